@@ -1,0 +1,1 @@
+"""Measuring: figures from traces, and comparisons within one run. Knows no LangChain."""

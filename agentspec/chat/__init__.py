@@ -1,0 +1,1 @@
+"""Conversations to prompts, and tokens to validated calls. Knows no model runtime and no LangChain."""

@@ -1,0 +1,1 @@
+"""The `agentspec` command, one file per subcommand. Only arguments and printing happen here."""

@@ -1,0 +1,204 @@
+"""Every option and its default: the one home of both.
+
+The classes are closed (an unknown name is an error) and frozen. What needs a model to decide, such as the
+number of GPU layers under "auto", is decided in `agentspec.llama`; this module must not know how.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agentspec.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_DRAFT",
+    "DEFAULT_MODEL",
+    "ContextOptions",
+    "DraftOptions",
+    "GenerationOptions",
+    "LawOptions",
+    "Options",
+    "RuntimeOptions",
+    "SamplingOptions",
+    "ToolOptions",
+    "available_cpus",
+    "cache_dir",
+]
+
+DEFAULT_MODEL = "qwen2.5-coder-1.5b-instruct"
+DEFAULT_DRAFT = "qwen2.5-coder-0.5b-instruct"
+
+KvType = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
+
+
+class Options(BaseModel):
+    """Base of all option classes: frozen, and closed to unknown names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object]) -> Self:
+        """Builds the options from a mapping.
+
+        Raises ConfigError that names each bad option and, for an unknown one, the nearest known name.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigError(cls._explain(error), hint=cls._hint(error)) from error
+
+    @classmethod
+    def _explain(cls, error: ValidationError) -> str:
+        lines = []
+        for item in error.errors():
+            name = ".".join(str(part) for part in item["loc"]) or cls.__name__
+            if item["type"] == "extra_forbidden":
+                near = difflib.get_close_matches(name, cls.model_fields, n=1)
+                guess = f"; did you mean {near[0]!r}?" if near else ""
+                lines.append(f"unknown option {name!r}{guess}")
+            else:
+                lines.append(f"option {name!r}: {item['msg']} (got {item['input']!r})")
+        return "; ".join(lines)
+
+    @classmethod
+    def _hint(cls, error: ValidationError) -> str:
+        if any(item["type"] == "extra_forbidden" for item in error.errors()):
+            return "known options: " + ", ".join(sorted(cls.model_fields))
+        return ""
+
+
+class RuntimeOptions(Options):
+    """How llama.cpp runs one model. Target and draft each have their own."""
+
+    n_gpu_layers: int | Literal["auto"] = Field(
+        "auto",
+        description="Layers to put on the GPU: a count, -1 for all, or 'auto' "
+        "(all where the build has GPU support, none where it has not).",
+    )
+    main_gpu: int = Field(0, ge=0, description="The GPU that holds the model or its small tensors.")
+    split_mode: Literal["none", "layer", "row"] = Field(
+        "layer", description="How a model is split over several GPUs."
+    )
+    tensor_split: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
+        None, description="Share of the model on each GPU."
+    )
+    flash_attn: bool | Literal["auto"] = Field("auto", description="Flash attention.")
+    type_k: KvType = Field("f16", description="Type of the K cache.")
+    type_v: KvType = Field("f16", description="Type of the V cache.")
+    n_threads: int | None = Field(
+        None, ge=1, description="CPU threads; None for the CPUs this process may use."
+    )
+    n_batch: int = Field(512, ge=8, description="Tokens that one decode can take.")
+    use_extra_bufts: bool | Literal["auto"] = Field(
+        "auto",
+        description="CPU weight repacking (AMX and others); 'auto' probes once whether this build "
+        "survives it.",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if isinstance(self.n_gpu_layers, int) and self.n_gpu_layers < -1:
+            raise ValueError("n_gpu_layers must be -1 (all), 0 (none), a positive count or 'auto'")
+        if self.type_v not in ("f16", "bf16", "f32") and self.flash_attn is False:
+            raise ValueError(f"type_v={self.type_v!r} needs flash attention; leave flash_attn on")
+        return self
+
+
+class ContextOptions(Options):
+    """The context that target and draft share out among their slots."""
+
+    n_ctx: int = Field(8192, ge=64, description="Tokens that all sequences together can hold.")
+    n_parallel: int = Field(4, ge=1, le=256, description="Sequences that can be held at once.")
+
+
+class SamplingOptions(Options):
+    """The sampler chain, applied to target and draft rows alike, in this order:
+
+    mask, top-k, top-p, min-p, temperature, normalise (llama.cpp's default chain with the mask first).
+    """
+
+    temperature: float = Field(
+        0.0, ge=0.0, le=100.0, description="0 is greedy: the most likely token, lowest id on ties."
+    )
+    top_k: int = Field(0, ge=0, description="Keep the k most likely tokens; 0 keeps all.")
+    top_p: float = Field(
+        1.0, gt=0.0, le=1.0, description="Keep the smallest set with this mass; 1 keeps all."
+    )
+    min_p: float = Field(
+        0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the top one; 0 drops none."
+    )
+
+
+class LawOptions(Options):
+    """The law of the reply: what 'exact' is exact with respect to. Never a property of the drafts."""
+
+    grammar: Literal["enforce", "off"] = Field(
+        "enforce",
+        description="'enforce' masks the target to the grammar; 'off' leaves it free "
+        "(calls are checked afterwards).",
+    )
+    spelling: Literal["canonical", "any"] = Field(
+        "canonical",
+        description="Under 'enforce': whether fixed text must be spelled in its canonical tokens, or in any.",
+    )
+
+
+class DraftOptions(Options):
+    """What proposes tokens, and how many."""
+
+    sources: tuple[Literal["grammar", "model"], ...] = Field(
+        ("grammar", "model"),
+        description="The draft sources to use, of those available; () decodes one token a pass.",
+    )
+    max_block: int = Field(24, ge=1, le=256, description="Tokens that one target pass may verify.")
+    max_model_tokens: int = Field(
+        8, ge=1, le=64, description="Tokens of one block that the draft model may propose."
+    )
+
+
+class GenerationOptions(Options):
+    """Where a reply ends, and its seed."""
+
+    max_tokens: int = Field(1024, ge=1, description="Most tokens of a reply.")
+    stop: tuple[str, ...] = Field((), description="Strings that end a reply; they are cut off it.")
+    seed: int | None = Field(None, ge=0, description="Seed of the reply's randomness; None draws a new one.")
+
+
+class ToolOptions(Options):
+    """How many calls a reply may make."""
+
+    parallel_tool_calls: bool = Field(
+        False,
+        description="Whether one reply may hold several calls. Small models that may, repeat themselves.",
+    )
+
+
+def cache_dir() -> Path:
+    """Where models, wheels and probes are kept: $AGENTSPEC_CACHE, or the platform's cache folder."""
+    override = os.environ.get("AGENTSPEC_CACHE")
+    if override:
+        return Path(override).expanduser()
+    import platformdirs  # here: only commands that touch the disk need it
+
+    return Path(platformdirs.user_cache_dir("agentspec", appauthor=False))
+
+
+def available_cpus() -> int:
+    """CPUs this process may use: its affinity mask, bounded by the cgroup's quota."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS or Windows
+        count = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        if quota != "max":
+            count = min(count, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no cgroup v2: the affinity mask is all there is to know
+    return max(1, count)

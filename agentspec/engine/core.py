@@ -1,0 +1,315 @@
+"""The loop's body: admission, one target pass for a set of sequences, verification, commit.
+
+Single-threaded: `engine.engine` runs it on the worker thread, tests run it directly. It is the only place
+that commits or rolls back: target KV, matcher, drafts and trace move together in `_commit`. It must not
+know tools, text or LangChain.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agentspec.config import SamplingOptions
+from agentspec.drafts.base import Draft
+from agentspec.drafts.model import common_prefix
+from agentspec.engine.block import Block
+from agentspec.engine.planner import BlockPlan, Planner
+from agentspec.engine.request import Request
+from agentspec.engine.sequence import RunningSequence
+from agentspec.engine.stream import Channel
+from agentspec.errors import AgentSpecError, CacheError, ContextLengthError, EngineError
+from agentspec.law import point_mass, probabilities
+from agentspec.types import Distribution, FinishReason, LogitsArray, Randomness, Session, Span, Vocabulary
+from agentspec.verify import SeededRandomness, Verdict, token_wise
+
+__all__ = ["Core"]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A sequence's part of one pass: `missing` tokens that its KV lacks, then its block, or, while a long
+    prompt is loaded in chunks, a chunk and no block."""
+
+    sequence: RunningSequence
+    missing: list[int]
+    block: Block | None
+    limit: int
+
+
+class Core:
+    """Generates replies for a set of sequences, one target pass at a time.
+
+    target:     the target's session; its slots are this object's alone
+    drafts:     sources, in the order in which they are asked
+    randomness: makes a request's chance from its seed
+    """
+
+    def __init__(
+        self,
+        target: Session,
+        vocab: Vocabulary,
+        drafts: Sequence[Draft] = (),
+        *,
+        randomness: Callable[[int], Randomness] = SeededRandomness,
+    ) -> None:
+        self._target = target
+        self._vocab = vocab
+        self._planner = Planner(drafts)
+        self._randomness = randomness
+        self._waiting: deque[RunningSequence] = deque()
+        self._active: list[RunningSequence] = []
+        self._last_used = dict.fromkeys(range(target.n_slots), 0)  # slot -> when its last reply ended
+        self._clock = 0
+
+    # ------------------------------------------------------------------------------------- requests
+
+    def check(self, request: Request) -> None:
+        """Raises ContextLengthError when the prompt leaves no room for a reply; ValueError when empty."""
+        if not request.prompt:
+            raise ValueError("the prompt is empty")
+        if len(request.prompt) >= self._target.n_ctx:
+            raise ContextLengthError(
+                f"the prompt has {len(request.prompt)} tokens, and the context holds {self._target.n_ctx}",
+                prompt_tokens=len(request.prompt),
+                n_ctx=self._target.n_ctx,
+                hint="raise n_ctx, or shorten the conversation",
+            )
+
+    def add(self, request: Request, channel: Channel) -> None:
+        """Queues a request. Its steps, its result or its error go to `channel`."""
+        seed = request.generation.seed
+        chance = self._randomness(secrets.randbits(63) if seed is None else seed)
+        room = self._target.n_ctx - len(request.prompt)
+        max_reply = min(request.generation.max_tokens, room)
+        self._waiting.append(RunningSequence(request, channel, chance, max_reply=max_reply))
+
+    def busy(self) -> bool:
+        return bool(self._active or self._waiting)
+
+    def fail_all(self, error: BaseException) -> None:
+        """Ends every request with an error."""
+        for sequence in [*self._active, *self._waiting]:
+            sequence.channel.fail(error)
+        self._active.clear()
+        self._waiting.clear()
+
+    # ---------------------------------------------------------------------------------------- a pass
+
+    def step(self) -> None:
+        """Admits what can be admitted and makes one target pass."""
+        self._drop_cancelled()
+        self._admit()
+        entries = self._divide()
+        if not entries:
+            return
+        self._compose(entries)
+        entries = self._drop_failed(entries)
+        try:
+            rows = self._decode(entries)
+        except AgentSpecError as error:
+            for entry in entries:
+                self._fail(entry.sequence, error)
+            return
+        finally:
+            for entry in entries:
+                if entry.block is not None:
+                    entry.block.rewind()
+        for entry, entry_rows in zip(entries, rows, strict=True):
+            if entry.block is not None:
+                self._settle(entry.sequence, entry.block, entry_rows)
+
+    def _drop_cancelled(self) -> None:
+        self._waiting = deque(waiting for waiting in self._waiting if not waiting.channel.cancelled)
+        for sequence in [running for running in self._active if running.channel.cancelled]:
+            self._end(sequence, "cancelled")
+
+    def _admit(self) -> None:
+        """Gives slots to waiting requests, in order, while their KV is sure to fit."""
+        while self._waiting:
+            sequence = self._waiting[0]
+            taken = {other.slot for other in self._active}
+            free = [slot for slot in range(self._target.n_slots) if slot not in taken]
+            reserved = sequence.reserved + sum(other.reserved for other in self._active)
+            if not free or reserved > self._target.n_ctx:
+                return
+            self._waiting.popleft()
+            held = {slot: common_prefix(self._target.tokens(slot), sequence.tokens) for slot in free}
+            slot = max(free, key=lambda place: (held[place], -self._last_used[place]))
+            self._evict([idle for idle in free if idle != slot], self._target.n_ctx - reserved)
+            sequence.admitted(slot, self._reuse(slot, min(held[slot], len(sequence.tokens) - 1)))
+            self._active.append(sequence)
+
+    def _evict(self, idle: list[int], room: int) -> None:
+        """Clears the least recently used of the idle slots until their KV takes at most `room` cells."""
+        held = sum(len(self._target.tokens(slot)) for slot in idle)
+        for slot in sorted(idle, key=self._last_used.__getitem__):
+            if held <= room:
+                return
+            held -= len(self._target.tokens(slot))
+            self._target.truncate(slot, 0)
+
+    def _reuse(self, slot: int, length: int) -> int:
+        """Cuts a slot to a prefix; returns how much of it is left."""
+        if length < len(self._target.tokens(slot)):
+            try:
+                self._target.truncate(slot, length)
+            except CacheError:  # recurrent memory cannot go back: start afresh
+                self._target.truncate(slot, 0)
+        return len(self._target.tokens(slot))
+
+    def _divide(self) -> list[_Entry]:
+        """Divides the batch: blocks for those whose KV is nearly complete, then chunks of long prompts."""
+        budget, rows = self._target.n_batch, self._target.n_outputs
+        least = min(budget, rows) // 4  # a block with less room than this, and than it may use, waits
+        entries, loading = [], []
+        for sequence in self._active:
+            missing = sequence.tokens[len(self._target.tokens(sequence.slot)) :]
+            wanted = min(sequence.request.draft.max_block, sequence.max_reply - sequence.n_reply - 1)
+            limit = min(wanted, budget - len(missing), rows - 1)
+            if limit < min(wanted, least):
+                loading.append((sequence, missing))
+                continue
+            block = Block(sequence.tokens, sequence.matcher, self._vocab.end_ids)
+            entries.append(_Entry(sequence, missing, block, limit))
+            budget -= len(missing) + limit
+            rows -= limit + 1
+        for sequence, missing in loading:
+            chunk = missing[: min(budget, len(missing) - 1)]
+            if chunk:
+                entries.append(_Entry(sequence, chunk, None, 0))
+                budget -= len(chunk)
+        # who got nothing this time comes first the next
+        served = {entry.sequence.slot for entry in entries}
+        self._active.sort(key=lambda sequence: sequence.slot in served)
+        return entries
+
+    def _compose(self, entries: Sequence[_Entry]) -> None:
+        started = time.perf_counter()
+        plans = [
+            BlockPlan(
+                slot=entry.sequence.slot,
+                block=entry.block,
+                limit=entry.limit,
+                sampling=entry.sequence.request.sampling,
+                draft=entry.sequence.request.draft,
+                chance=entry.sequence.chance,
+                trace=entry.sequence.trace,
+            )
+            for entry in entries
+            if entry.block is not None
+        ]
+        self._planner.compose(plans)
+        seconds = time.perf_counter() - started
+        for plan in plans:
+            plan.trace.add_seconds("draft", seconds)
+
+    def _drop_failed(self, entries: list[_Entry]) -> list[_Entry]:
+        """Ends the sequences whose grammar failed while their block was built."""
+        sound = []
+        for entry in entries:
+            if entry.block is not None and entry.block.error is not None:
+                self._fail(entry.sequence, entry.block.error)
+            else:
+                sound.append(entry)
+        return sound
+
+    def _decode(self, entries: Sequence[_Entry]) -> list[dict[int, LogitsArray]]:
+        """One target pass. Returns, for each entry, the rows by block position.
+
+        A span ends at the last row that is needed, and nothing at all is decoded for a block of which every
+        token is forced.
+        """
+        spans: list[Span] = []
+        wanted: list[list[int]] = []
+        for entry in entries:
+            skip_forced = "grammar" in entry.sequence.request.draft.sources
+            positions = [] if entry.block is None else entry.block.rows(skip_forced=skip_forced)
+            wanted.append(positions)
+            if entry.block is None:
+                spans.append(Span(entry.sequence.slot, entry.missing, ()))
+            elif positions:
+                first = len(entry.missing) - 1  # the token whose row is position 0
+                tokens = [*entry.missing, *entry.block.tokens][: first + positions[-1] + 1]
+                rows = [first + position for position in positions]
+                spans.append(Span(entry.sequence.slot, tokens, rows))
+        started = time.perf_counter()
+        flat = iter(self._target.decode(spans) if spans else [])
+        seconds = time.perf_counter() - started
+        for entry, positions in zip(entries, wanted, strict=True):
+            if positions or entry.block is None:
+                self._account(entry, seconds)
+        return [{position: next(flat) for position in positions} for positions in wanted]
+
+    def _account(self, entry: _Entry, seconds: float) -> None:
+        prompt = len(entry.missing) - entry.sequence.n_reply
+        entry.sequence.trace.prefill_computed += max(0, prompt)
+        entry.sequence.trace.add_seconds("prefill" if prompt > 1 else "target", seconds)
+
+    # --------------------------------------------------------------------------------------- commit
+
+    def _settle(self, sequence: RunningSequence, block: Block, rows: dict[int, LogitsArray]) -> None:
+        """Verifies and commits one block; a failure ends only this sequence."""
+        started = time.perf_counter()
+        try:
+            verdict = token_wise(
+                block.tokens,
+                block.dists,
+                _BlockLaws(block, rows, sequence.request.sampling),
+                sequence.chance,
+            )
+            self._commit(sequence, block, verdict, passes=1 if rows else 0)
+        except AgentSpecError as error:
+            self._fail(sequence, error)
+        except ValueError as error:
+            self._fail(sequence, EngineError(f"a block could not be verified: {error}"))
+        sequence.trace.add_seconds("verify", time.perf_counter() - started)
+
+    def _commit(self, sequence: RunningSequence, block: Block, verdict: Verdict, *, passes: int) -> None:
+        """Keeps what was accepted, everywhere: KV, tokens, grammar, trace, stream."""
+        keep = len(sequence.tokens) + verdict.accepted
+        if len(self._target.tokens(sequence.slot)) > keep:
+            self._target.truncate(sequence.slot, keep)
+        emitted = block.tokens[: verdict.accepted]
+        if verdict.token is not None:
+            emitted.append(verdict.token)
+        sequence.trace.record(block.proposals, verdict.accepted, len(emitted), passes=passes)
+        reason = sequence.emit(emitted, self._vocab)
+        if reason is not None:
+            self._end(sequence, reason)
+
+    def _end(self, sequence: RunningSequence, reason: FinishReason) -> None:
+        self._leave(sequence)
+        sequence.finish(reason)
+
+    def _fail(self, sequence: RunningSequence, error: AgentSpecError) -> None:
+        self._leave(sequence)
+        self._target.truncate(sequence.slot, 0)  # do not build on what a failure left
+        sequence.channel.fail(error)
+
+    def _leave(self, sequence: RunningSequence) -> None:
+        self._active.remove(sequence)
+        self._clock += 1
+        self._last_used[sequence.slot] = self._clock
+        self._planner.release(sequence.slot)
+
+
+class _BlockLaws:
+    """The target's laws over a block, computed when asked for: agentspec.verify.Laws."""
+
+    def __init__(self, block: Block, rows: dict[int, LogitsArray], sampling: SamplingOptions) -> None:
+        self._block = block
+        self._rows = rows
+        self._sampling = sampling
+
+    def __len__(self) -> int:
+        return len(self._block.legal)
+
+    def __getitem__(self, index: int) -> Distribution:
+        legal = self._block.legal[index]
+        if legal is not None and len(legal) == 1:
+            return point_mass(int(legal[0]))
+        return probabilities(self._rows[index], legal, self._sampling)

@@ -1,0 +1,52 @@
+"""What goes into the engine and what comes out: plain values, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
+from agentspec.trace import Trace
+from agentspec.types import FinishReason, Matcher
+
+__all__ = ["Request", "Result", "Step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One reply to generate.
+
+    prompt:     token ids, at least one
+    matcher:    the grammar's state before the reply's first token; None where every token is legal. The
+                engine works on a fork of it.
+    law:        the name of the law, as it goes into the trace (design section 4)
+    """
+
+    prompt: tuple[int, ...]
+    matcher: Matcher | None = None
+    law: str = "off"
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    generation: GenerationOptions = field(default_factory=GenerationOptions)
+    draft: DraftOptions = field(default_factory=DraftOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Tokens that one target pass settled, and the bytes they add to the reply.
+
+    `data` may end inside a UTF-8 character, and it never holds any part of a stop string.
+    """
+
+    tokens: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a reply ended.
+
+    complete: the grammar (if any) was satisfied at the end; False for a reply that was cut
+    """
+
+    finish_reason: FinishReason
+    complete: bool
+    trace: Trace

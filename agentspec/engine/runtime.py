@@ -1,0 +1,201 @@
+"""Two model files to a running engine and what the chat layer needs beside it.
+
+Nothing is loaded before `open_runtime`, and equal settings share one runtime for as long as anybody holds
+it. It must not know messages or LangChain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentspec.chat import formats
+from agentspec.chat.formats import WireFormat
+from agentspec.chat.template import ChatTemplate, template_source
+from agentspec.config import RuntimeOptions
+from agentspec.drafts.base import Draft
+from agentspec.drafts.grammar import GrammarDraft
+from agentspec.drafts.model import ModelDraft
+from agentspec.engine.core import Core
+from agentspec.engine.engine import Engine
+from agentspec.grammar.matcher import Grammar
+from agentspec.grammar.reply import compile_json, compile_reply
+from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.llama import Context, Model, Vocab, check_draft_vocab
+from agentspec.models.pull import ensure
+from agentspec.types import BoundTool, Json, Matcher, ToolChoice, Vocabulary
+
+__all__ = ["Runtime", "RuntimeSpec", "open_runtime"]
+
+_GRAMMARS_KEPT = 64
+
+
+@dataclass(frozen=True)
+class RuntimeSpec:
+    """What a runtime is made of; equal specs share one.
+
+    model, draft: catalogue names, paths or "hf:owner/repo/file.gguf"; draft None runs without a draft model
+    n_ctx:        tokens that all conversations together can hold
+    n_parallel:   replies that can be generated at once
+    """
+
+    model: str
+    draft: str | None
+    n_ctx: int = 8192
+    n_parallel: int = 4
+    target: RuntimeOptions = field(default_factory=RuntimeOptions)
+    draft_runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    chat_template: str | None = None
+    wire_format: str | None = None
+
+
+class Runtime:
+    """An engine, its target's vocabulary and template, and the grammars compiled for it."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        engine: Engine,
+        vocab: Vocabulary,
+        template: ChatTemplate,
+        wire_format: WireFormat,
+        n_ctx: int,
+        bos_id: int | None = None,
+    ) -> None:
+        self.name = name
+        self.engine = engine
+        self.vocab = vocab
+        self.template = template
+        self.format = wire_format
+        self.n_ctx = n_ctx
+        self._bos_id = bos_id
+        self._grammars: OrderedDict[str, Grammar | None] = OrderedDict()
+        self._tokenizer: GrammarTokenizer | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether a prompt begins with the model's BOS token."""
+        return self._bos_id is not None
+
+    def tokenize_prompt(self, text: str) -> tuple[int, ...]:
+        """A rendered prompt's token ids, with BOS where the model wants one and the text has none."""
+        tokens = self.vocab.tokenize(text.encode(), special=True)
+        if self._bos_id is not None and tokens[:1] != [self._bos_id]:
+            tokens.insert(0, self._bos_id)
+        return tuple(tokens)
+
+    def reply_matcher(
+        self, tools: Sequence[BoundTool], choice: ToolChoice, *, spelling: str, parallel: bool
+    ) -> Matcher | None:
+        """A matcher for a whole reply; None where every text is legal.
+
+        Raises SchemaError naming the tool whose schema cannot be enforced.
+        """
+        shown = [{"name": tool.name, "parameters": tool.parameters} for tool in tools]
+        key = json.dumps(["reply", shown, repr(choice), spelling, parallel])
+        with self._lock:
+            if key not in self._grammars:
+                self._keep(
+                    key,
+                    compile_reply(
+                        self._grammar_tokenizer(),
+                        self.format,
+                        tools,
+                        choice,
+                        spelling=spelling,
+                        parallel=parallel,
+                    ),
+                )
+            grammar = self._grammars[key]
+        return None if grammar is None else grammar.start()
+
+    def schema_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher:
+        """A matcher for a reply that is one JSON document fitting the schema. Raises SchemaError."""
+        key = json.dumps(["schema", schema, spelling])
+        with self._lock:
+            grammar = self._grammars.get(key)
+            if grammar is None:
+                grammar = compile_json(self._grammar_tokenizer(), schema, spelling=spelling)
+                self._keep(key, grammar)
+        return grammar.start()
+
+    def close(self) -> None:
+        """Ends the engine and frees both models. Replies under way fail with EngineClosedError."""
+        self.engine.close()
+
+    def _keep(self, key: str, grammar: Grammar | None) -> None:
+        self._grammars[key] = grammar
+        while len(self._grammars) > _GRAMMARS_KEPT:
+            self._grammars.popitem(last=False)
+
+    def _grammar_tokenizer(self) -> GrammarTokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = GrammarTokenizer(self.vocab)
+        return self._tokenizer
+
+
+_OPEN: weakref.WeakValueDictionary[RuntimeSpec, Runtime] = weakref.WeakValueDictionary()
+_OPENING = threading.Lock()
+
+
+def open_runtime(spec: RuntimeSpec) -> Runtime:
+    """The runtime of a spec: the one in use, or a new one. Missing catalogue models are pulled.
+
+    Raises ModelError (no such file, not a GGUF, a draft of another vocabulary, ...), ConfigError (an option
+    that does not fit this machine or model) or TemplateError.
+    """
+    with _OPENING:  # two threads that ask for the same models must not load them twice
+        runtime = _OPEN.get(spec)
+        if runtime is None or runtime.engine.closed:
+            runtime = _load(spec)
+            _OPEN[spec] = runtime
+    return runtime
+
+
+def _load(spec: RuntimeSpec) -> Runtime:
+    with contextlib.ExitStack() as stack:
+        target_path = ensure(spec.model)
+        draft_path = None if spec.draft is None else ensure(spec.draft)
+        target = stack.enter_context(Model.load(target_path, spec.target))
+        source = template_source(target.chat_template, spec.chat_template)
+        wire = formats.by_name(spec.wire_format) if spec.wire_format else formats.detect(source)
+        vocab = target.vocab
+        bos, eos = _spelling(vocab, vocab.bos_id), _spelling(vocab, vocab.eos_id)
+        template = ChatTemplate(source, bos=bos, eos=eos, wire_format=wire)
+        context = stack.enter_context(
+            Context(target, n_ctx=spec.n_ctx, n_slots=spec.n_parallel, options=spec.target)
+        )
+        drafts: list[Draft] = [GrammarDraft()]
+        if draft_path is not None:
+            drafts.append(_model_draft(stack, target, draft_path, spec))
+        core = Core(context, vocab, drafts)
+        freeing = stack.pop_all()  # from here on the engine's thread frees the models
+    return Runtime(
+        name=spec.model,
+        engine=Engine(core, on_close=freeing.close),
+        vocab=vocab,
+        template=template,
+        wire_format=wire,
+        n_ctx=context.n_ctx,
+        bos_id=vocab.bos_id if vocab.add_bos else None,
+    )
+
+
+def _model_draft(stack: contextlib.ExitStack, target: Model, path: Path, spec: RuntimeSpec) -> ModelDraft:
+    model = stack.enter_context(Model.load(path, spec.draft_runtime))
+    check_draft_vocab(target.vocab, model.vocab)
+    context = Context(model, n_ctx=spec.n_ctx, n_slots=spec.n_parallel, options=spec.draft_runtime)
+    stack.enter_context(context)
+    return ModelDraft(context, n_vocab=target.vocab.n_tokens, end_ids=target.vocab.end_ids)
+
+
+def _spelling(vocab: Vocab, token: int | None) -> str:
+    return "" if token is None else vocab.token_text(token).decode()

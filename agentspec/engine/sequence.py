@@ -1,0 +1,85 @@
+"""One reply while it is generated: its tokens, its grammar state, its limits and where its steps go.
+
+It decides nothing: `engine.core` moves it. It must not know sessions or drafts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from agentspec.engine.request import Request, Result, Step
+from agentspec.engine.stops import StopScanner
+from agentspec.engine.stream import Channel
+from agentspec.trace import Trace
+from agentspec.types import FinishReason, Matcher, Randomness, Vocabulary
+
+__all__ = ["RunningSequence"]
+
+
+class RunningSequence:
+    """A request under way.
+
+    tokens:    prompt and reply
+    max_reply: most tokens of the reply, the context's room taken into account
+    slot:      its place in the sessions, -1 while it waits
+    """
+
+    def __init__(self, request: Request, channel: Channel, chance: Randomness, *, max_reply: int) -> None:
+        self.request = request
+        self.channel = channel
+        self.chance = chance
+        self.max_reply = max_reply
+        self.slot = -1
+        self.tokens = list(request.prompt)
+        self.matcher: Matcher | None = None if request.matcher is None else request.matcher.fork()
+        self.trace = Trace(law=request.law)
+        self._stops = StopScanner(request.generation.stop)
+        self._submitted = time.perf_counter()
+
+    @property
+    def n_prompt(self) -> int:
+        return len(self.request.prompt)
+
+    @property
+    def n_reply(self) -> int:
+        return len(self.tokens) - self.n_prompt
+
+    @property
+    def reserved(self) -> int:
+        """KV cells it may come to need."""
+        return self.n_prompt + self.max_reply
+
+    def admitted(self, slot: int, reused: int) -> None:
+        self.slot = slot
+        self.trace.prefill_reused = reused
+        self.trace.add_seconds("queue", time.perf_counter() - self._submitted)
+
+    def emit(self, tokens: Sequence[int], vocab: Vocabulary) -> FinishReason | None:
+        """Takes tokens that are settled; returns why the reply ends with them, or None."""
+        data = b""
+        taken = 0
+        reason: FinishReason | None = None
+        for token in tokens:
+            taken += 1
+            if token in vocab.end_ids:
+                reason = "stop"
+                break
+            self.tokens.append(token)
+            if self.matcher is not None:
+                self.matcher.advance(token)
+            data += self._stops.feed(vocab.token_bytes(token))
+            if self._stops.stopped or (self.matcher is not None and self.matcher.done()):
+                reason = "stop"
+                break
+            if self.n_reply >= self.max_reply:
+                reason = "length"
+                break
+        if reason is not None:
+            data += self._stops.flush()
+        self.channel.put(Step(tuple(tokens[:taken]), data))
+        return reason
+
+    def finish(self, reason: FinishReason) -> None:
+        complete = reason == "stop" and (self.matcher is None or self.matcher.accepting())
+        self.channel.finish(Result(reason, complete, self.trace))

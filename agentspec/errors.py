@@ -1,0 +1,147 @@
+"""The error tree: every error agentspec raises on purpose.
+
+    AgentSpecError
+    ├── ConfigError              an option is unknown, or its value cannot be used (also a ValueError)
+    │   └── BackendError         GPU work was asked of a build without GPU support
+    ├── ModelError               a model cannot be had or used
+    │   ├── ModelNotFoundError   no such file or catalogue name (also a FileNotFoundError)
+    │   ├── ModelFormatError     the file is not a GGUF, or it is cut short or damaged
+    │   ├── UnsupportedModelError   a GGUF that cannot be decoded token by token
+    │   ├── VocabMismatchError   the draft's vocabulary does not fit the target's
+    │   ├── DownloadError        no source of a model file could be read
+    │   └── HashMismatchError    a downloaded or local file is not the one the catalogue names
+    ├── SchemaError              a tool's JSON Schema cannot be compiled; names tool, pointer, keyword
+    ├── GrammarError             the grammar engine refused a grammar or a token
+    ├── TemplateError            the model's chat template refused the conversation
+    ├── ContextLengthError       the prompt does not fit the context
+    └── EngineError
+        ├── DecodeError          llama.cpp refused a batch
+        ├── CacheError           llama.cpp refused to remove tokens from a KV cache
+        └── EngineClosedError    the engine was closed before the reply was done
+
+Errors of other libraries are translated at the edge of the layer that wraps them. This module knows
+nothing of those libraries, and imports nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AgentSpecError",
+    "BackendError",
+    "CacheError",
+    "ConfigError",
+    "ContextLengthError",
+    "DecodeError",
+    "DownloadError",
+    "EngineClosedError",
+    "EngineError",
+    "GrammarError",
+    "HashMismatchError",
+    "ModelError",
+    "ModelFormatError",
+    "ModelNotFoundError",
+    "SchemaError",
+    "TemplateError",
+    "UnsupportedModelError",
+    "VocabMismatchError",
+]
+
+
+class AgentSpecError(Exception):
+    """Base of the tree.
+
+    `hint` says what to do about it; it is part of the message, so that a log line is enough.
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(f"{message}\n  hint: {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+class ConfigError(AgentSpecError, ValueError):
+    """An option is unknown, or its value cannot be used."""
+
+
+class BackendError(ConfigError):
+    """GPU work was asked of a llama.cpp build that has no GPU support."""
+
+
+class ModelError(AgentSpecError):
+    """A model cannot be had or used."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """There is no such file, or no such name in the catalogue."""
+
+
+class ModelFormatError(ModelError):
+    """The file is not a GGUF, or it is cut short or damaged."""
+
+
+class UnsupportedModelError(ModelError):
+    """The GGUF is sound, but its architecture cannot be decoded token by token."""
+
+
+class VocabMismatchError(ModelError):
+    """The draft's vocabulary does not fit the target's."""
+
+
+class DownloadError(ModelError):
+    """No source of a model file could be read; the message lists what each one answered."""
+
+
+class HashMismatchError(ModelError):
+    """The file's SHA-256 is not the one the catalogue names."""
+
+
+class SchemaError(AgentSpecError, ValueError):
+    """A tool's JSON Schema cannot be compiled.
+
+    `tool` is the tool's name, `pointer` the JSON pointer of the part at fault ("" for the whole
+    schema) and `keyword` the schema keyword, where they are known.
+    """
+
+    def __init__(
+        self, message: str, *, tool: str, pointer: str = "", keyword: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(f"tool {tool!r}: {message}", hint=hint)
+        self.tool = tool
+        self.pointer = pointer
+        self.keyword = keyword
+
+
+class GrammarError(AgentSpecError):
+    """The grammar engine refused a grammar, or a token that its mask had allowed."""
+
+
+class TemplateError(AgentSpecError, ValueError):
+    """The model's chat template refused the conversation."""
+
+
+class ContextLengthError(AgentSpecError, ValueError):
+    """The prompt, with room for a reply, does not fit the context.
+
+    `prompt_tokens` and `n_ctx` are token counts.
+    """
+
+    def __init__(self, message: str, *, prompt_tokens: int, n_ctx: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.prompt_tokens = prompt_tokens
+        self.n_ctx = n_ctx
+
+
+class EngineError(AgentSpecError, RuntimeError):
+    """The engine could not go on with a request."""
+
+
+class DecodeError(EngineError):
+    """llama.cpp refused a batch; the KV cache is as it was before it."""
+
+
+class CacheError(EngineError):
+    """llama.cpp refused to remove tokens from a KV cache; the cache is as it was."""
+
+
+class EngineClosedError(EngineError):
+    """The engine was closed before the reply was done."""

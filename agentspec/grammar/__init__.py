@@ -1,0 +1,1 @@
+"""JSON Schemas to token masks, by llguidance. Knows no model runtime and no LangChain."""

@@ -1,0 +1,141 @@
+"""Where a reply stands in its grammar: masks, forced tokens, advance, rewind, fork.
+
+llguidance reports errors as a state that a matcher never leaves, so every call that may end there is
+checked and raised here. A token is consumed only if the mask allows it: llguidance itself would also
+consume spellings to which its mask gives no probability.
+
+It must not know schemas, nor how a grammar is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+import llguidance
+import numpy as np
+
+from agentspec.errors import GrammarError
+from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.types import IdArray, Matcher
+
+__all__ = ["CompiledGrammar", "Grammar", "GrammarMatcher"]
+
+_SPECIAL = re.compile(rb"\xff\[(\d+)\]")  # how llguidance writes a special token in forced bytes
+
+
+class Grammar(Protocol):
+    """A compiled grammar: makes matchers."""
+
+    def start(self) -> Matcher:
+        """A matcher before the reply's first token."""
+        ...
+
+
+class CompiledGrammar:
+    """A Lark grammar, compiled once for a tokenizer.
+
+    Raises GrammarError with llguidance's message when it does not compile.
+    """
+
+    def __init__(self, tokenizer: GrammarTokenizer, lark: str) -> None:
+        self.lark = lark
+        self._tokenizer = tokenizer
+        self._initial = llguidance.LLMatcher(tokenizer.native, lark, log_level=0)
+        _check(self._initial)
+
+    def start(self) -> GrammarMatcher:
+        return GrammarMatcher(self._tokenizer, self._initial.deep_copy())
+
+
+class GrammarMatcher:
+    """A Matcher on llguidance."""
+
+    def __init__(self, tokenizer: GrammarTokenizer, native: llguidance.LLMatcher) -> None:
+        self._tokenizer = tokenizer
+        self._native = native
+        self._forced: tuple[int, ...] | None = None  # of the present state, once asked for
+        self._legal: IdArray | None = None
+
+    def legal(self) -> IdArray:
+        if self._legal is None:
+            forced = self.forced()
+            self._legal = np.array(forced[:1], dtype=np.int64) if forced else self._unpack()
+        return self._legal
+
+    def forced(self) -> tuple[int, ...]:
+        if self._forced is None:
+            self._forced = tuple(self._native.compute_ff_tokens())
+        return self._forced
+
+    def guess(self) -> tuple[int, ...]:
+        text = self._native.compute_ff_bytes()
+        if not text:
+            return ()
+        state = self.fork()
+        tokens: list[int] = []
+        for token in self._spell(text):
+            legal = state.legal()
+            index = int(np.searchsorted(legal, token))
+            if index == len(legal) or int(legal[index]) != token:
+                break
+            tokens.append(token)
+            state.advance(token)
+        return tuple(tokens)
+
+    def advance(self, token: int) -> None:
+        if not self._native.consume_token(token):
+            raise GrammarError(f"the grammar refused token {token}: {self._native.get_error()}")
+        self._moved()
+
+    def try_advance(self, tokens: Sequence[int]) -> bool:
+        """Moves over all the tokens, in any spelling, or over none of them."""
+        taken = self._native.try_consume_tokens(list(tokens))
+        if taken < len(tokens):
+            self.rewind(taken)
+            return False
+        self._moved()
+        return True
+
+    def rewind(self, count: int) -> None:
+        if count == 0:
+            return
+        if not self._native.rollback(count):
+            raise GrammarError(f"the grammar could not take {count} tokens back: {self._native.get_error()}")
+        self._moved()
+
+    def fork(self) -> GrammarMatcher:
+        copy = GrammarMatcher(self._tokenizer, self._native.deep_copy())
+        copy._forced, copy._legal = self._forced, self._legal
+        return copy
+
+    def done(self) -> bool:
+        return bool(self._native.is_stopped())
+
+    def accepting(self) -> bool:
+        return bool(self._native.is_accepting())
+
+    def _moved(self) -> None:
+        self._forced = None
+        self._legal = None
+
+    def _unpack(self) -> IdArray:
+        bits = np.frombuffer(self._native.compute_bitmask(), dtype=np.uint8)
+        _check(self._native)
+        return np.flatnonzero(np.unpackbits(bits, count=self._tokenizer.n_tokens, bitorder="little"))
+
+    def _spell(self, text: bytes) -> list[int]:
+        """The canonical tokens of forced bytes, special tokens among them."""
+        tokens: list[int] = []
+        for index, part in enumerate(_SPECIAL.split(text)):
+            if index % 2:
+                tokens.append(int(part))
+            elif part:
+                tokens += self._tokenizer.tokenize(part)
+        return tokens
+
+
+def _check(native: llguidance.LLMatcher) -> None:
+    if native.is_error():
+        raise GrammarError(native.get_error())

@@ -1,0 +1,52 @@
+"""A model's vocabulary as llguidance wants it.
+
+Building it takes about half a second for 152k tokens, so there is one per model. It must not know
+where the vocabulary comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llguidance
+
+from agentspec.types import Vocabulary
+
+__all__ = ["GrammarTokenizer"]
+
+
+class GrammarTokenizer:
+    """llguidance's view of a vocabulary, and the plain tokenizer beside it.
+
+    n_tokens: the length of a mask
+    end_ids:  the end-of-generation ids, all of which end a reply
+    """
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self.n_tokens = vocab.n_tokens
+        self.end_ids = vocab.end_ids
+        self.vocab = vocab
+        # llguidance's own guess of the end ids is wrong for most models: name them.
+        self.native = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Wrapped(vocab)),
+            n_vocab=vocab.n_tokens,
+            eos_token=sorted(vocab.end_ids),
+        )
+
+    def tokenize(self, text: bytes) -> list[int]:
+        """The model's own tokenization of text without special tokens."""
+        return self.vocab.tokenize(text, special=False)
+
+
+class _Wrapped:
+    """The attributes that llguidance.TokenizerWrapper reads."""
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self.eos_token_id = min(vocab.end_ids)
+        self.bos_token_id: int | None = None
+        self.tokens: Sequence[bytes] = vocab.pieces()
+        self.special_token_ids = [token for token in range(vocab.n_tokens) if vocab.is_special(token)]
+        self._vocab = vocab
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return self._vocab.tokenize(text.encode() if isinstance(text, str) else text, special=False)

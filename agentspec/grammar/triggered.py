@@ -1,0 +1,167 @@
+"""Free text until a call begins, and the grammar of the call from there on: tool_choice "auto".
+
+A call begins with the family's marker, or, in families that also write bare objects, with the head of an
+object that names a bound tool. Until then every token is legal and the reply may end anywhere.
+
+It must not know schemas, nor how a grammar is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from agentspec.grammar.matcher import CompiledGrammar, GrammarMatcher
+from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.types import Legal
+
+__all__ = ["HeadTrigger", "MarkerTrigger", "Trigger", "TriggeredGrammar", "TriggeredMatcher"]
+
+
+class Trigger(Protocol):
+    """Sees in a stream of tokens that a call has begun."""
+
+    def entered_by(self, token: int, before: Sequence[int]) -> GrammarMatcher | None:
+        """The call's matcher, advanced over its beginning, once `token` follows `before`; else None."""
+        ...
+
+
+class MarkerTrigger:
+    """The family's marker: one special token, or text that any tokens may spell.
+
+    grammar: begins with the marker
+    """
+
+    def __init__(self, tokenizer: GrammarTokenizer, marker: str, grammar: CompiledGrammar) -> None:
+        self._tokenizer = tokenizer
+        self._text = marker.encode()
+        self._special = tokenizer.vocab.special_id(marker)
+        self._grammar = grammar
+
+    def entered_by(self, token: int, before: Sequence[int]) -> GrammarMatcher | None:
+        if self._special is not None:
+            return _enter(self._grammar, [token]) if token == self._special else None
+        tail = _last_bytes(self._tokenizer, before, len(self._text))
+        text = tail + self._tokenizer.vocab.token_bytes(token)
+        start = text.rfind(self._text)
+        if start < 0 or start + len(self._text) <= len(tail):
+            return None
+        return _enter(self._grammar, self._tokenizer.tokenize(text[start:]))
+
+
+class HeadTrigger:
+    """The head of a bare object, such as `{"name": "get_weather"`, where a line or a fenced block begins.
+
+    heads:  the heads of all tools
+    bare:   the grammar of such a reply from the head on
+    fenced: the same within a fence, which it closes
+    """
+
+    def __init__(
+        self,
+        tokenizer: GrammarTokenizer,
+        heads: Sequence[str],
+        *,
+        bare: CompiledGrammar,
+        fenced: CompiledGrammar,
+    ) -> None:
+        self._tokenizer = tokenizer
+        alternatives = b"|".join(re.escape(head.encode()) for head in heads)
+        self._pattern = re.compile(
+            rb"(?:(?P<fence>```(?:json)?[ \t]*\n)|\A|\n)\s*(?P<head>" + alternatives + rb")"
+        )
+        self._reach = max(len(head.encode()) for head in heads) + 32  # a head with its fence
+        self._bare = bare
+        self._fenced = fenced
+
+    def entered_by(self, token: int, before: Sequence[int]) -> GrammarMatcher | None:
+        piece = self._tokenizer.vocab.token_bytes(token)
+        if b'"' not in piece:  # every head ends with a quote
+            return None
+        tail = _last_bytes(self._tokenizer, before, self._reach)
+        text = tail + piece
+        for match in self._pattern.finditer(text):
+            if match.end() > len(tail):
+                grammar = self._fenced if match["fence"] else self._bare
+                return _enter(grammar, self._tokenizer.tokenize(text[match.start("head") :]))
+        return None
+
+
+class TriggeredGrammar:
+    """Free text until one of the triggers sees a call begin."""
+
+    def __init__(self, triggers: Sequence[Trigger]) -> None:
+        self._triggers = tuple(triggers)
+
+    def start(self) -> TriggeredMatcher:
+        return TriggeredMatcher(self._triggers)
+
+
+class TriggeredMatcher:
+    """A Matcher that allows everything up to a call, and the call's grammar from there on."""
+
+    def __init__(self, triggers: Sequence[Trigger]) -> None:
+        self._triggers = triggers
+        self._free: list[int] = []  # the tokens up to and including the one that began the call
+        self._inside: GrammarMatcher | None = None
+        self._inside_count = 0  # tokens advanced since
+
+    def legal(self) -> Legal:
+        return None if self._inside is None else self._inside.legal()
+
+    def forced(self) -> tuple[int, ...]:
+        return () if self._inside is None else self._inside.forced()
+
+    def guess(self) -> tuple[int, ...]:
+        return () if self._inside is None else self._inside.guess()
+
+    def advance(self, token: int) -> None:
+        if self._inside is not None:
+            self._inside.advance(token)
+            self._inside_count += 1
+            return
+        entered = (trigger.entered_by(token, self._free) for trigger in self._triggers)
+        self._inside = next((matcher for matcher in entered if matcher is not None), None)
+        self._inside_count = 0
+        self._free.append(token)
+
+    def rewind(self, count: int) -> None:
+        if self._inside is not None:
+            inside = min(count, self._inside_count)
+            self._inside.rewind(inside)
+            self._inside_count -= inside
+            count -= inside
+        if count:
+            self._inside = None  # the token that began the call is among those taken back
+            del self._free[len(self._free) - count :]
+
+    def fork(self) -> TriggeredMatcher:
+        copy = TriggeredMatcher(self._triggers)
+        copy._free = list(self._free)
+        copy._inside = None if self._inside is None else self._inside.fork()
+        copy._inside_count = self._inside_count
+        return copy
+
+    def done(self) -> bool:
+        return self._inside is not None and self._inside.done()
+
+    def accepting(self) -> bool:
+        return self._inside is None or self._inside.accepting()
+
+
+def _enter(grammar: CompiledGrammar, tokens: Sequence[int]) -> GrammarMatcher | None:
+    """A matcher advanced over what the call has so far; None where that is not the beginning of a call
+    after all, such as when the token that ends the marker goes on with other text: then it stays text."""
+    matcher = grammar.start()
+    return matcher if matcher.try_advance(tokens) else None
+
+
+def _last_bytes(tokenizer: GrammarTokenizer, tokens: Sequence[int], count: int) -> bytes:
+    """The end of what the tokens spell: at least `count` bytes, where there are as many."""
+    tail = b""
+    for token in reversed(tokens):
+        tail = tokenizer.vocab.token_bytes(token) + tail
+        if len(tail) >= count:
+            break
+    return tail

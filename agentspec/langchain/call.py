@@ -1,0 +1,127 @@
+"""One call: LangChain's messages and keyword arguments to a request, and its stream to messages.
+
+`_generate`, `_stream` and their async twins differ only in the loop that drives a `Call`. It must not know
+the fields of the chat model, nor load models.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk
+
+from agentspec.chat.parser import ReplyParser
+from agentspec.engine.request import Request, Step
+from agentspec.errors import ConfigError
+from agentspec.langchain.convert import to_turns, with_instructions
+from agentspec.langchain.errors import ReplyTimeoutError, translated
+from agentspec.langchain.options import CallOptions
+from agentspec.langchain.reply import ReplyBuilder
+from agentspec.langchain.structured import ResponseFormat
+from agentspec.langchain.tools import OpenAITool, bound_tools, to_choice
+from agentspec.types import BoundTool, Matcher, ToolChoice
+
+if TYPE_CHECKING:
+    from agentspec.engine.runtime import Runtime
+    from agentspec.engine.stream import Stream
+
+__all__ = ["TOOL_ARGUMENTS", "Call", "prepare"]
+
+TOOL_ARGUMENTS = frozenset({"tools", "tool_choice", "strict", "response_format"})
+"""Keyword arguments of a call, besides the options."""
+
+
+@dataclass
+class Call:
+    """A call that is ready to be submitted, and its reply as far as it has come."""
+
+    runtime: Runtime
+    request: Request
+    reply: ReplyBuilder
+    timeout: float | None
+    started: float = 0.0
+
+    def submit(self) -> Stream:
+        """Hands the request to the engine. Raises PromptTooLongError, EngineClosedError."""
+        self.started = time.monotonic()
+        with translated():
+            return self.runtime.engine.submit(self.request)
+
+    def take(self, step: Step) -> list[ChatGenerationChunk]:
+        """The chunks a step completes. Raises ReplyTimeoutError."""
+        if self.timeout is not None and time.monotonic() - self.started > self.timeout:
+            raise ReplyTimeoutError(f"the reply took longer than timeout={self.timeout:g} seconds")
+        return _generations(self.reply.feed(step.data))
+
+    def end(self, stream: Stream) -> list[ChatGenerationChunk]:
+        """The chunks that the end completes, the last one with the metadata."""
+        return _generations(self.reply.finish(stream.result))
+
+
+def prepare(
+    runtime: Runtime,
+    messages: Sequence[BaseMessage],
+    options: CallOptions,
+    arguments: Mapping[str, object],
+    *,
+    timeout: float | None,
+) -> Call:
+    """Builds the request.
+
+    arguments: those of TOOL_ARGUMENTS that were given
+    Raises ConfigError, SchemaError naming the tool, TemplateError.
+    """
+    tools = bound_tools(cast(Sequence[OpenAITool], arguments.get("tools") or ()))
+    bound = [tool.bound for tool in tools]
+    choice = to_choice(arguments.get("tool_choice"), [tool.name for tool in bound])
+    wanted = ResponseFormat.parse(arguments.get("response_format"))
+    if wanted is not None and bound and choice != "none":
+        raise ConfigError(
+            "response_format together with tools is not supported",
+            hint="bind the schema as one more tool (ToolStrategy in LangChain's agents), or pass one of them",
+        )
+    turns = to_turns(messages)
+    if wanted is not None and wanted.instructions:
+        turns = with_instructions(turns, wanted.instructions)
+    prompt = runtime.tokenize_prompt(runtime.template.render(turns, bound))
+    matcher = _matcher(runtime, bound, choice, wanted, options)
+    request = Request(
+        prompt=prompt,
+        matcher=matcher,
+        law="off" if matcher is None else f"enforce:{options.law.spelling}",
+        sampling=options.sampling,
+        generation=options.generation,
+        draft=options.draft,
+    )
+    reply = ReplyBuilder(
+        ReplyParser(runtime.format, bound, choice, parallel=options.tools.parallel_tool_calls),
+        model_name=runtime.name,
+        prompt_tokens=len(prompt),
+    )
+    return Call(runtime=runtime, request=request, reply=reply, timeout=timeout)
+
+
+def _matcher(
+    runtime: Runtime,
+    tools: Sequence[BoundTool],
+    choice: ToolChoice,
+    wanted: ResponseFormat | None,
+    options: CallOptions,
+) -> Matcher | None:
+    if options.law.grammar == "off":
+        return None
+    if wanted is not None:
+        return runtime.schema_matcher(wanted.schema, spelling=options.law.spelling)
+    if not tools or choice == "none":
+        return None
+    return runtime.reply_matcher(
+        tools, choice, spelling=options.law.spelling, parallel=options.tools.parallel_tool_calls
+    )
+
+
+def _generations(chunks: Iterable[AIMessageChunk]) -> list[ChatGenerationChunk]:
+    return [ChatGenerationChunk(message=chunk) for chunk in chunks]

@@ -1,0 +1,139 @@
+"""LangChain messages to turns.
+
+Every message type and content block is either understood or refused by name: a part of a conversation that
+is dropped in silence is a wrong answer later. It must not know templates or tokens.
+
+Dropped on purpose, from assistant messages only: blocks that repeat `tool_calls` (`tool_use` and the like),
+and reasoning, which chat templates leave out of earlier turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from agentspec.errors import ConfigError
+from agentspec.langchain.reply import raw_of
+from agentspec.types import AssistantTurn, Json, SystemTurn, ToolTurn, Turn, UserTurn
+
+__all__ = ["to_turns", "with_instructions"]
+
+_REPEATS_OF_CALLS = frozenset(
+    {"tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "function_call", "input_json_delta"}
+)
+_REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
+_DROPPED_FROM_ASSISTANT = _REPEATS_OF_CALLS | _REASONING
+
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "ai": "assistant",
+}
+
+
+def to_turns(messages: Sequence[BaseMessage]) -> list[Turn]:
+    """The turns of a conversation.
+
+    Raises ConfigError naming the message type or content block that cannot be shown to a text model.
+    """
+    names = _call_names(messages)
+    return [_turn(message, names) for message in messages]
+
+
+def with_instructions(turns: Sequence[Turn], text: str) -> list[Turn]:
+    """The turns with `text` at the end of the system turn, which is added where there is none."""
+    if turns and isinstance(first := turns[0], SystemTurn):
+        return [SystemTurn(f"{first.text}\n\n{text}"), *turns[1:]]
+    return [SystemTurn(text), *turns]
+
+
+def _turn(message: BaseMessage, names: Mapping[str, str]) -> Turn:
+    match message:
+        case SystemMessage():
+            return SystemTurn(_text(message))
+        case HumanMessage():
+            return UserTurn(_text(message), name=message.name)
+        case AIMessage():
+            return _assistant_turn(message)
+        case ToolMessage():
+            return ToolTurn(
+                _text(message),
+                call_id=message.tool_call_id,
+                name=message.name or names.get(message.tool_call_id),
+                failed=message.status == "error",
+            )
+        case ChatMessage():
+            return _role_turn(message)
+        case _:
+            raise ConfigError(
+                f"messages of type {type(message).__name__} cannot be shown to the model",
+                hint="use SystemMessage, HumanMessage, AIMessage or ToolMessage",
+            )
+
+
+def _assistant_turn(message: AIMessage) -> AssistantTurn:
+    """The model sees its earlier calls as calls, and its invalid ones as the text it wrote."""
+    text = _text(message, dropped=_DROPPED_FROM_ASSISTANT)
+    raws = [raw_of(call["args"] or "") for call in message.invalid_tool_calls]
+    calls = tuple(
+        (call["id"] or "", call["name"], cast(Mapping[str, Json], call["args"]))
+        for call in message.tool_calls
+    )
+    return AssistantTurn("\n".join(part for part in (text, *raws) if part), calls=calls)
+
+
+def _role_turn(message: ChatMessage) -> Turn:
+    match _ROLES.get(message.role):
+        case "system":
+            return SystemTurn(_text(message))
+        case "user":
+            return UserTurn(_text(message), name=message.name)
+        case "assistant":
+            return AssistantTurn(_text(message, dropped=_DROPPED_FROM_ASSISTANT))
+        case _:
+            raise ConfigError(
+                f"a ChatMessage of role {message.role!r} cannot be shown to the model",
+                hint="known roles: " + ", ".join(sorted(_ROLES)),
+            )
+
+
+def _call_names(messages: Iterable[BaseMessage]) -> dict[str, str]:
+    """Call id -> tool name, for tool messages that do not name their tool."""
+    return {
+        call["id"]: call["name"]
+        for message in messages
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+        if call["id"]
+    }
+
+
+def _text(message: BaseMessage, *, dropped: frozenset[str] = frozenset()) -> str:
+    """The text of a message's content, its blocks joined as they stand."""
+    if isinstance(message.content, str):
+        return message.content
+    parts: list[str] = []
+    for block in message.content:
+        if isinstance(block, str):
+            parts.append(block)
+        elif block.get("type") == "text":
+            parts.append(str(block.get("text", "")))
+        elif block.get("type") not in dropped:
+            raise ConfigError(
+                f"a content block of type {block.get('type')!r} in a {type(message).__name__} "
+                "cannot be shown to the model",
+                hint="agentspec runs text models: send text blocks only",
+            )
+    return "".join(parts)

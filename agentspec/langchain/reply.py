@@ -1,0 +1,232 @@
+"""From parsed events to LangChain messages: one assembly for whole replies and for streamed ones.
+
+Three facts about `langchain_core` shape it:
+
+- Merging chunks parses argument fragments leniently, so a call that was cut off comes out *valid*. Calls
+  are therefore sent whole, after validation, one chunk each; invalid ones go on the last chunk, their text
+  behind a mark that no JSON parser, however lenient, can read.
+- Merging drops the `error` of an invalid call, so the reasons are in `response_metadata` as well.
+- Merging concatenates strings and adds integers of `response_metadata`, so it is on the last chunk only.
+
+It must not know prompts, grammars or the engine's inner life.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import content as blocks
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.block_translators import register_translator
+from langchain_core.messages.content import InvalidToolCall
+from langchain_core.messages.tool import ToolCall, ToolCallChunk
+
+from agentspec.chat.parser import CallEvent, ReplyParser, TextDelta
+from agentspec.engine.request import Result
+from agentspec.types import InvalidCall, Json, ValidCall
+
+__all__ = ["PROVIDER", "ReplyBuilder", "raw_of"]
+
+PROVIDER = "agentspec"
+
+_MARK = "invalid: "
+
+
+def raw_of(args: str) -> str:
+    """What the model wrote, from the `args` of an invalid tool call."""
+    return args.removeprefix(_MARK)
+
+
+class ReplyBuilder:
+    """Takes a reply's bytes, and gives chunks while they come or the message at the end.
+
+    Either send on what `feed` and `finish` return (streaming), or leave it and ask for `message()`.
+    """
+
+    def __init__(self, parser: ReplyParser, *, model_name: str, prompt_tokens: int) -> None:
+        self._parser = parser
+        self._model_name = model_name
+        self._prompt_tokens = prompt_tokens
+        self._text: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._invalid: list[InvalidToolCall] = []
+        self._result: Result | None = None
+
+    def feed(self, data: bytes) -> list[AIMessageChunk]:
+        """The chunks that these bytes complete."""
+        return self._take(self._parser.feed(data))
+
+    def finish(self, result: Result) -> list[AIMessageChunk]:
+        """The chunks that the end completes, then the last one, which carries the metadata."""
+        self._result = result
+        chunks = self._take(self._parser.finish(result.finish_reason, result.complete))
+        return [*chunks, self._last_chunk(result)]
+
+    def _last_chunk(self, result: Result) -> AIMessageChunk:
+        return AIMessageChunk(
+            content="",
+            tool_call_chunks=[
+                ToolCallChunk(
+                    type="tool_call_chunk",
+                    id=call["id"],
+                    name=call["name"],
+                    args=call["args"],
+                    index=index,
+                )
+                for index, call in enumerate(self._invalid, start=len(self._calls))
+            ],
+            usage_metadata=self._usage(result),
+            response_metadata=self._metadata(result),
+            chunk_position="last",
+        )
+
+    def message(self) -> AIMessage:
+        """The whole reply, after `finish` ran to its end."""
+        result = self._result
+        if result is None:
+            raise RuntimeError("the reply has not finished")
+        return AIMessage(
+            content="".join(self._text),
+            tool_calls=self._calls,
+            invalid_tool_calls=self._invalid,
+            usage_metadata=self._usage(result),
+            response_metadata=self._metadata(result),
+        )
+
+    def _take(self, events: Sequence[TextDelta | CallEvent]) -> list[AIMessageChunk]:
+        return [chunk for event in events for chunk in self._chunks(event)]
+
+    def _chunks(self, event: TextDelta | CallEvent) -> list[AIMessageChunk]:
+        match event:
+            case TextDelta(text=text):
+                self._text.append(text)
+                return [_chunk(content=text)]
+            case CallEvent(call=ValidCall() as valid):
+                call = ToolCall(type="tool_call", id=_new_id(), name=valid.name, args=dict(valid.arguments))
+                self._calls.append(call)
+                return [_chunk(call=call, index=len(self._calls) - 1)]
+            case CallEvent(call=InvalidCall() as invalid):
+                self._invalid.append(
+                    InvalidToolCall(
+                        type="invalid_tool_call",
+                        id=_new_id(),
+                        name=invalid.name or "",
+                        args=_MARK + invalid.raw,
+                        error=invalid.error,
+                    )
+                )
+                return []  # on the last chunk, where its reason is
+        raise TypeError(f"unknown event {event!r}")
+
+    def _usage(self, result: Result) -> UsageMetadata:
+        return UsageMetadata(
+            input_tokens=self._prompt_tokens,
+            output_tokens=result.trace.tokens,
+            total_tokens=self._prompt_tokens + result.trace.tokens,
+            input_token_details={"cache_read": result.trace.prefill_reused},
+        )
+
+    def _metadata(self, result: Result) -> dict[str, object]:
+        reason = result.finish_reason
+        statistics: dict[str, Json] = dict(result.trace.as_json())
+        if self._invalid:
+            statistics["invalid_tool_calls"] = [
+                {
+                    "id": call["id"],
+                    "name": call["name"],
+                    "raw": raw_of(call["args"] or ""),
+                    "error": call["error"],
+                }
+                for call in self._invalid
+            ]
+        return {
+            "model_provider": PROVIDER,
+            "model_name": self._model_name,
+            "finish_reason": "tool_calls" if reason == "stop" and self._calls else reason,
+            "agentspec": statistics,
+        }
+
+
+def _chunk(*, content: str = "", call: ToolCall | None = None, index: int = 0) -> AIMessageChunk:
+    calls = []
+    if call is not None:
+        arguments = json.dumps(call["args"], ensure_ascii=False)
+        calls = [
+            ToolCallChunk(
+                type="tool_call_chunk", id=call["id"], name=call["name"], args=arguments, index=index
+            )
+        ]
+    # the provider's name is on each chunk: it selects the translator below, and is not concatenated
+    return AIMessageChunk(
+        content=content, tool_call_chunks=calls, response_metadata={"model_provider": PROVIDER}
+    )
+
+
+def _new_id() -> str:
+    """Unique over turns: agents match answers to calls by it."""
+    return f"call_{uuid4().hex}"
+
+
+# -- content blocks: LangChain's typed view of a message. Its own guess merges a call into the text before it.
+
+
+def _text_blocks(message: AIMessage) -> list[blocks.ContentBlock]:
+    if not isinstance(message.content, str):
+        raise NotImplementedError  # not made here: LangChain's best effort takes over
+    # not create_text_block: it gives each chunk's block an id of its own, and they would not merge
+    return [blocks.TextContentBlock(type="text", text=message.content)] if message.content else []
+
+
+def _translate(message: AIMessage) -> list[blocks.ContentBlock]:
+    """Text, then calls. Invalid calls are left to the field: LangChain adds them from there."""
+    return [*_text_blocks(message), *_call_blocks(message.tool_calls)]
+
+
+def _translate_chunk(message: AIMessageChunk) -> list[blocks.ContentBlock]:
+    """Each call under an index of its own, apart from the text's."""
+    translated = _text_blocks(message)
+    if message.chunk_position == "last":
+        translated += _call_blocks(message.tool_calls)
+        translated += _invalid_blocks(message)
+        return translated
+    for call in message.tool_call_chunks:
+        translated.append(
+            blocks.ToolCallChunk(
+                type="tool_call_chunk",
+                id=call["id"],
+                name=call["name"],
+                args=call["args"],
+                index=f"lc_tc_{call['index']}",
+            )
+        )
+    return translated
+
+
+def _call_blocks(calls: Sequence[ToolCall]) -> list[blocks.ContentBlock]:
+    return [
+        blocks.ToolCall(type="tool_call", id=call["id"], name=call["name"], args=call["args"])
+        for call in calls
+    ]
+
+
+def _invalid_blocks(message: AIMessageChunk) -> list[blocks.ContentBlock]:
+    statistics: Mapping[str, object] = message.response_metadata.get(PROVIDER, {})
+    noted = statistics.get("invalid_tool_calls")
+    reasons = {entry["id"]: entry["error"] for entry in noted} if isinstance(noted, list) else {}
+    return [
+        blocks.InvalidToolCall(
+            type="invalid_tool_call",
+            id=call["id"],
+            name=call["name"],
+            args=call["args"],
+            error=call["error"] or reasons.get(call["id"]),
+            index=f"lc_itc_{position}",
+        )
+        for position, call in enumerate(message.invalid_tool_calls)
+    ]
+
+
+register_translator(PROVIDER, _translate, _translate_chunk)

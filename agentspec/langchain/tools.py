@@ -1,0 +1,283 @@
+"""Tools and tool choices, in every form LangChain has, to the project's own.
+
+The grammar and the validator get each tool's **full** schema. LangChain's OpenAI form of it loses things:
+recursive models become `{}`, discriminators keep dead references, `strict=True` closes open maps. It must
+not know messages, grammars or models.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, cast
+
+from langchain_core.tools import BaseTool, Tool, create_schema_from_function
+from langchain_core.utils.function_calling import convert_to_openai_function
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import BaseModel
+from pydantic.errors import PydanticUserError
+from typing_extensions import is_typeddict
+
+from agentspec.chat.validate import check_tool
+from agentspec.errors import ConfigError, SchemaError
+from agentspec.types import BoundTool, Json, NamedTool, ToolChoice
+
+__all__ = ["OpenAITool", "ToolLike", "bound_tools", "choice_as_openai", "single_tool", "to_choice"]
+
+ToolLike: TypeAlias = "Mapping[str, object] | type | Callable[..., object] | BaseTool"
+"""A tool as users write it: a BaseTool, a function, a pydantic model (v2 or v1), a TypedDict, or a dict in
+OpenAI, Anthropic or Bedrock form, or a JSON Schema with a title."""
+
+_EMPTY: Mapping[str, Json] = {"type": "object", "properties": {}}
+
+
+class OpenAITool(dict[str, object]):
+    """A tool as LangChain keeps it in `kwargs["tools"]`: a dict in OpenAI form.
+
+    That is what tracers show and caches take their keys from. It remembers the tool it stands for, because
+    a dict cannot hold its pydantic check.
+    """
+
+    def __init__(self, bound: BoundTool) -> None:
+        super().__init__(
+            type="function",
+            function={
+                "name": bound.name,
+                "description": bound.description,
+                "parameters": bound.parameters,
+            },
+        )
+        self.bound = bound
+
+
+class _Validated(Protocol):
+    """What pydantic's v1 models have; v1 itself is never imported."""
+
+    @classmethod
+    def schema(cls) -> dict[str, Json]: ...
+
+    @classmethod
+    def parse_obj(cls, obj: object) -> object: ...
+
+
+def bound_tools(tools: Sequence[ToolLike]) -> list[OpenAITool]:
+    """The tools, checked. Of several with one name the last wins, as LangChain's agents expect.
+
+    Raises SchemaError naming the tool whose schema is broken, ConfigError for what is not a tool.
+    """
+    named: dict[str, OpenAITool] = {}
+    for tool in tools:
+        converted = tool if isinstance(tool, OpenAITool) else OpenAITool(single_tool(tool))
+        named[converted.bound.name] = converted
+    return list(named.values())
+
+
+def single_tool(tool: ToolLike) -> BoundTool:
+    """One tool, with its full schema. Raises as `bound_tools`."""
+    bound = _convert(tool)
+    check_tool(bound)
+    return bound
+
+
+def to_choice(value: object, names: Sequence[str]) -> ToolChoice:
+    """`tool_choice` in any of LangChain's forms: None, False, "auto", "none", "any", "required", True, a
+    tool's name, and the OpenAI and Anthropic dicts.
+
+    Raises ConfigError for a tool that is not bound, and for a forced call without tools.
+    """
+    choice = _choice(value)
+    if isinstance(choice, NamedTool) and choice.name not in names:
+        known = ", ".join(names) or "none"
+        raise ConfigError(f"tool_choice names {choice.name!r}, which is not bound", hint=f"tools: {known}")
+    if choice == "required" and not names:
+        raise ConfigError("tool_choice asks for a call, but no tools are bound", hint="bind tools first")
+    return choice
+
+
+def choice_as_openai(choice: ToolChoice) -> str | dict[str, object]:
+    """The choice as LangChain keeps it in `kwargs["tool_choice"]`."""
+    if isinstance(choice, NamedTool):
+        return {"type": "function", "function": {"name": choice.name}}
+    return choice
+
+
+def _choice(value: object) -> ToolChoice:
+    match value:
+        case None | False | "auto" | {"type": "auto"}:
+            return "auto"
+        case "none" | {"type": "none"}:
+            return "none"
+        case True | "any" | "required" | {"type": "any" | "required"}:
+            return "required"
+        case str(name) | {"type": "function", "function": {"name": str(name)}}:
+            return NamedTool(name)
+        case {"type": "tool" | "function", "name": str(name)}:
+            return NamedTool(name)
+        case _:
+            raise ConfigError(
+                f"tool_choice {value!r} is not understood",
+                hint="use 'auto', 'none', 'any', a tool's name, or "
+                '{"type": "function", "function": {"name": ...}}',
+            )
+
+
+def _convert(tool: ToolLike) -> BoundTool:
+    if isinstance(tool, BaseTool):
+        return _from_base_tool(tool)
+    if isinstance(tool, Mapping):
+        return _from_mapping(tool)
+    if isinstance(tool, type) and is_basemodel_subclass(tool):
+        return _from_model(tool)
+    if is_typeddict(tool):
+        return _from_openai(convert_to_openai_function(cast(type, tool)))
+    if callable(tool):
+        return _from_function(tool)
+    raise ConfigError(
+        f"{tool!r} is not a tool", hint="bind functions, BaseTools, pydantic models, TypedDicts or dicts"
+    )
+
+
+def _from_base_tool(tool: BaseTool) -> BoundTool:
+    if isinstance(tool, Tool) and not tool.args_schema:  # takes one string, under any name
+        return _from_openai(convert_to_openai_function(tool))
+    schema = tool.tool_call_schema
+    if isinstance(schema, dict):
+        return BoundTool(tool.name, tool.description, _without(_untitled(schema), "description"))
+    full = tool.args_schema
+    if isinstance(full, type) and _fields(full) == _fields(schema):
+        schema = full  # no injected arguments: the class itself, whose validators LangChain's subset loses
+    return _from_model(schema, name=tool.name, description=tool.description)
+
+
+def _from_function(function: Callable[..., object]) -> BoundTool:
+    name = getattr(function, "__name__", type(function).__name__)
+    model = create_schema_from_function(
+        name, function, filter_args=(), parse_docstring=True, error_on_invalid_docstring=False
+    )
+    return _from_model(model, name=name, description=inspect.cleandoc(model.__doc__ or ""))
+
+
+def _from_model(model: type, *, name: str = "", description: str | None = None) -> BoundTool:
+    try:
+        schema = _model_schema(model)
+    except PydanticUserError as error:
+        raise SchemaError(
+            f"pydantic has no JSON Schema for it: {error.message}",
+            tool=name or model.__name__,
+            hint="give every argument a type that JSON can hold",
+        ) from error
+    name = name or str(schema.get("title") or model.__name__)
+    if description is None:
+        description = str(schema.get("description") or "")
+    return BoundTool(
+        name, description, _without(_untitled(schema), "description"), check=_pydantic_check(model)
+    )
+
+
+def _from_mapping(tool: Mapping[str, object]) -> BoundTool:
+    match tool:
+        case {"type": "function", "function": {"name": str()} as function}:
+            return _from_openai(cast(Mapping[str, object], function))
+        case {"name": str(), "input_schema": Mapping() as schema}:
+            return _from_openai({**tool, "parameters": schema})
+        case {"name": str()} if tool.get("type", "function") == "function":
+            return _from_openai(tool)
+        case {"title": str(name), "properties": Mapping()}:
+            schema = cast(Mapping[str, Json], tool)
+            description = str(schema.get("description") or "")
+            return BoundTool(name, description, _without(schema, "title", "description"))
+        case {"title": str(name)} if "type" not in tool:
+            return BoundTool(name, str(tool.get("description") or ""), _EMPTY)
+        case {"toolSpec": Mapping()}:
+            return _from_openai(convert_to_openai_function(dict(tool)))
+        case {"type": str(kind)} if "properties" not in tool:
+            raise ConfigError(
+                f"a tool of type {kind!r} runs at its provider; a local model has only tools you run",
+                hint="bind a function or a dict in OpenAI form",
+            )
+        case _:
+            raise ConfigError(
+                f"a tool without a name: {dict(tool)!r}",
+                hint="give the JSON Schema a 'title', or use the OpenAI form",
+            )
+
+
+def _from_openai(function: Mapping[str, object]) -> BoundTool:
+    parameters = function.get("parameters") or _EMPTY
+    name = str(function["name"])
+    if not isinstance(parameters, Mapping):
+        raise SchemaError(f"its parameters are {type(parameters).__name__}, not an object", tool=name)
+    return BoundTool(name, str(function.get("description") or ""), cast(Mapping[str, Json], parameters))
+
+
+def _model_schema(model: type) -> Mapping[str, Json]:
+    if issubclass(model, BaseModel):
+        return cast(Mapping[str, Json], model.model_json_schema())
+    return cast(_Validated, model).schema()
+
+
+def _pydantic_check(model: type) -> Callable[[Mapping[str, Json]], None]:
+    validate: Callable[[object], object] = (
+        model.model_validate if issubclass(model, BaseModel) else cast(_Validated, model).parse_obj
+    )
+
+    def check(arguments: Mapping[str, Json]) -> None:
+        try:
+            validate(dict(arguments))
+        except ValueError as error:  # pydantic's ValidationError, of either version
+            raise ValueError(_reason(error)) from error
+
+    return check
+
+
+def _reason(error: ValueError) -> str:
+    """pydantic's findings on one line."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        return str(error)
+    return "; ".join(
+        f"{'.'.join(str(part) for part in item['loc']) or 'arguments'}: {item['msg']}" for item in errors()
+    )
+
+
+def _fields(model: type) -> frozenset[str]:
+    fields: Mapping[str, object] = getattr(model, "model_fields", None) or getattr(model, "__fields__", {})
+    return frozenset(fields)
+
+
+def _without(schema: Mapping[str, Json], *keys: str) -> Mapping[str, Json]:
+    return {key: value for key, value in schema.items() if key not in keys}
+
+
+_SCHEMA_MAPS = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+
+
+def _untitled(schema: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The schema without its own title, and without those pydantic makes out of the names of arguments:
+    they say nothing, and the model reads them at three tokens each."""
+    return cast(Mapping[str, Json], _strip(_without(schema, "title")))
+
+
+def _strip(schema: Json, name: str | None = None) -> Json:
+    if isinstance(schema, Mapping):
+        repeats = name is not None and _words(schema.get("title")) == _words(name)
+        return {
+            key: value if key in _VALUES else _strip_map(value) if key in _SCHEMA_MAPS else _strip(value)
+            for key, value in schema.items()
+            if not (repeats and key == "title")
+        }
+    if isinstance(schema, Sequence) and not isinstance(schema, str):
+        return [_strip(item) for item in schema]
+    return schema
+
+
+def _strip_map(schemas: Json) -> Json:
+    """Here the keys are names, and "title" may be one of them."""
+    if not isinstance(schemas, Mapping):
+        return schemas
+    return {name: _strip(schema, name) for name, schema in schemas.items()}
+
+
+def _words(text: Json) -> str:
+    return str(text).replace("_", " ").lower()

@@ -1,0 +1,359 @@
+"""A model's context: tokens and KV cache of several sequences, kept together.
+
+Implements `agentspec.types.Session`. Everything is validated before llama.cpp sees it, because llama.cpp
+asserts, and an assertion ends the process. After any error, a KeyboardInterrupt included, each slot's
+tokens are again those whose KV it holds.
+
+Nothing here locks: one thread owns a context and makes all its calls. It must not know the engine.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Self
+
+from agentspec.config import RuntimeOptions, available_cpus
+from agentspec.errors import (
+    CacheError,
+    ConfigError,
+    DecodeError,
+    EngineClosedError,
+    ModelError,
+    UnsupportedModelError,
+)
+from agentspec.llama import capi, library
+from agentspec.llama.capi import ContextHandle, ContextSettings, MemoryHandle
+from agentspec.llama.model import Model
+from agentspec.types import LogitsArray, Span
+
+__all__ = ["Context"]
+
+_CTX_STEP = 256  # llama.cpp rounds n_ctx up to it, but n_batch it bounds by what it was given
+# A decode runs in pieces of this many tokens on a CPU: buffers for activations grow with it (1.5B: 69 MB at
+# 512, 19 MB at 128), while a longer prompt gains 2 % of speed by it.
+_CPU_UBATCH = 128
+_QUANTIZED_BLOCK = 32  # values in one block of each quantized KV type
+_DECODE_CODES = {
+    1: "no room for the batch in the KV cache",
+    2: "the pass was aborted",
+    -1: "the batch is not valid",
+    -2: "memory could not be had",
+}
+
+
+class Context:
+    """Tokens and KV of up to `n_slots` sequences in one cache of `n_ctx` tokens."""
+
+    def __init__(
+        self,
+        model: Model,
+        n_ctx: int,
+        n_slots: int = 1,
+        options: RuntimeOptions | None = None,
+        *,
+        n_outputs: int = 64,
+    ) -> None:
+        """Makes an empty context and decodes two tokens in it, to see whether it can be rewound.
+
+        n_ctx:     tokens that all slots together can hold; llama.cpp rounds it up to a multiple of 256,
+                   and more than the model was trained for is cut, with a warning
+        n_outputs: most rows that one decode can return. It bounds the memory for logits
+                   (4 bytes * n_outputs * n_vocab, twice): llama.cpp would reserve n_batch of them.
+
+        Raises ConfigError on values that cannot be used, UnsupportedModelError where the model keeps no
+        cache, ModelError where llama.cpp cannot make the context (memory, as a rule).
+        """
+        options = options or RuntimeOptions()
+        settings = _settings(model, n_ctx, n_slots, options, n_outputs)
+        library.forget_errors()
+        handle = capi.new_context(model.handle, settings)
+        if handle is None:
+            raise ModelError(
+                f"llama.cpp cannot make a context of {settings.n_ctx} tokens for {model.name}: "
+                f"{library.recent_errors() or 'it gave no reason'}",
+                hint="lower n_ctx or n_batch, or use a smaller KV type",
+            )
+        memory = capi.context_memory(handle)
+        if memory is None:
+            capi.free_context(handle)
+            raise UnsupportedModelError(
+                f"{model.name} ({model.architecture}) keeps no cache", hint="use a causal language model"
+            )
+        self._handle: ContextHandle | None = handle
+        self._memory: MemoryHandle = memory
+        self._free = weakref.finalize(self, capi.free_context, handle)
+        self._free.atexit = False  # a thread may still be decoding then
+        self._model = model  # the model must outlive its contexts
+        self._n_vocab = model.vocab.n_tokens
+        self._n_ctx = capi.context_n_ctx(handle)
+        self._n_batch = min(settings.n_batch, capi.context_n_batch(handle))
+        self._n_outputs = n_outputs
+        self._tokens: list[list[int]] = [[] for _ in range(n_slots)]
+        self._batch = capi.Batch(self._n_batch, n_slots)
+        model.adopt(self)
+        self._can_rewind = self._probe_rewind()
+
+    # ------------------------------------------------------------------------------------ properties
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    @property
+    def n_vocab(self) -> int:
+        """Size of a row of logits."""
+        return self._n_vocab
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that all slots together can hold. Prefixes that slots share count once for each."""
+        return self._n_ctx
+
+    @property
+    def n_batch(self) -> int:
+        """Tokens that one decode can take."""
+        return self._n_batch
+
+    @property
+    def n_outputs(self) -> int:
+        """Rows that one decode can return."""
+        return self._n_outputs
+
+    @property
+    def n_slots(self) -> int:
+        """How many sequences can be held at once."""
+        return len(self._tokens)
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether `truncate` can keep a part of a slot; False for recurrent and hybrid models."""
+        return self._can_rewind
+
+    @property
+    def n_free(self) -> int:
+        """Tokens that there is still room for."""
+        return self._n_ctx - sum(map(len, self._tokens))
+
+    def tokens(self, slot: int) -> Sequence[int]:
+        """The tokens whose KV the slot holds. A live view: it changes with the slot; do not change it."""
+        return self._tokens[self._checked_slot(slot)]
+
+    def cached_length(self, slot: int) -> int:
+        """How many tokens llama.cpp says the slot holds; equal to len(tokens(slot)), as tests check."""
+        self._open()
+        return capi.memory_last_position(self._memory, self._checked_slot(slot)) + 1
+
+    # ---------------------------------------------------------------------------------------- decode
+
+    def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
+        """Appends the spans in one pass and returns the rows asked for, in order, as copies.
+
+        Raises DecodeError, leaving the context as it was, where the cache is full or llama.cpp refuses;
+        ValueError on more than n_batch tokens, more than n_outputs rows, an unknown slot or token, and
+        rows that are not ascending offsets into their span.
+        """
+        handle = self._open()
+        before = {slot: len(self._tokens[self._checked_slot(slot)]) for slot, _, _ in spans}
+        wanted = self._fill(spans, before)
+        count = sum(len(span.tokens) for span in spans)
+        if not count:
+            return []
+        done = False
+        try:
+            library.forget_errors()
+            code = self._batch.decode(handle, count)
+            if code:
+                reason = _DECODE_CODES.get(code, f"code {code}")
+                raise DecodeError(
+                    f"llama.cpp cannot decode {count} tokens: {reason} {library.recent_errors()}"
+                )
+            rows = [self._row(handle, index) for index in wanted]
+            for slot, tokens, _ in spans:
+                self._tokens[slot].extend(tokens)
+            done = True
+        finally:
+            if not done:
+                self._restore(before)
+        return rows
+
+    def _fill(self, spans: Sequence[Span], before: dict[int, int]) -> list[int]:
+        """Checks the spans and lays them out in the batch; the batch indices whose rows are wanted."""
+        count = sum(len(span.tokens) for span in spans)
+        if count > self._n_batch:
+            raise ValueError(f"{count} tokens in one decode, at most {self._n_batch} fit")
+        n_rows = sum(len(span.rows) for span in spans)
+        if n_rows > self._n_outputs:
+            raise ValueError(f"{n_rows} rows asked of one decode, at most {self._n_outputs} fit")
+        batch, position = self._batch, dict(before)
+        batch.wanted[:count] = 0
+        wanted: list[int] = []
+        start = 0
+        for slot, tokens, rows in spans:
+            bad = next((token for token in tokens if not 0 <= token < self._n_vocab), None)
+            if bad is not None:
+                raise ValueError(f"token {bad} is outside the vocabulary of {self._n_vocab}")
+            ascending = all(one < two for one, two in pairwise(rows))
+            if rows and not (ascending and rows[0] >= 0 and rows[-1] < len(tokens)):
+                raise ValueError(f"rows {list(rows)} are not ascending offsets into {len(tokens)} tokens")
+            stop = start + len(tokens)
+            batch.token[start:stop] = tokens
+            batch.position[start:stop] = range(position[slot], position[slot] + len(tokens))
+            batch.assign(start, stop, slot)
+            wanted += [start + row for row in rows]
+            position[slot] += len(tokens)
+            start = stop
+        if count > self.n_free:
+            raise DecodeError(
+                f"the context is full: {self._n_ctx - self.n_free} of {self._n_ctx} tokens are taken, "
+                f"{count} more do not fit",
+                hint="truncate a slot, or make a context with a larger n_ctx",
+            )
+        batch.wanted[wanted] = 1
+        return wanted
+
+    def _row(self, handle: ContextHandle, index: int) -> LogitsArray:
+        row = capi.logits_row(handle, index, self._n_vocab)
+        if row is None:
+            raise DecodeError(f"llama.cpp has no logits for token {index} of the batch")
+        return row
+
+    def _restore(self, before: dict[int, int]) -> None:
+        """Takes back whatever a failed decode left, in the cache and in the token lists."""
+        for slot, length in before.items():
+            if not capi.memory_remove(self._memory, slot, length):
+                # the cache removes whole sequences only: an empty slot is at least a true one
+                capi.memory_remove(self._memory, slot, 0)
+                length = 0
+            del self._tokens[slot][length:]
+
+    # ----------------------------------------------------------------------------------------- cache
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Keeps the first `length` tokens of a slot.
+
+        Raises CacheError, leaving the slot as it was, if the cache cannot remove a part of a sequence;
+        ValueError if the slot does not hold that many.
+        """
+        self._open()
+        tokens = self._tokens[self._checked_slot(slot)]
+        if not 0 <= length <= len(tokens):
+            raise ValueError(f"cannot keep {length} tokens of slot {slot}, which holds {len(tokens)}")
+        if length == len(tokens):
+            return
+        if not capi.memory_remove(self._memory, slot, length):
+            raise CacheError(
+                f"the cache of {self._model.name} ({self._model.architecture}) cannot remove the last "
+                f"{len(tokens) - length} of {len(tokens)} tokens",
+                hint="clear the slot and decode again, or switch drafting off for this model",
+            )
+        del tokens[length:]
+
+    def clear(self, slot: int) -> None:
+        """Empties a slot; every cache can do that."""
+        self.truncate(slot, 0)
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Makes `target` hold the first `length` tokens of `source`, in place of what it held.
+
+        Costs no computing, and no memory beyond the count against n_ctx. Raises CacheError if the cache
+        cannot share a part of a sequence; ValueError if `source` does not hold that many tokens;
+        DecodeError if n_ctx does not leave room.
+        """
+        self._open()
+        tokens = self._tokens[self._checked_slot(source)]
+        held = self._tokens[self._checked_slot(target)]
+        if not 0 <= length <= len(tokens):
+            raise ValueError(f"cannot copy {length} tokens of slot {source}, which holds {len(tokens)}")
+        if source == target:
+            self.truncate(source, length)
+            return
+        if not self._can_rewind and length < len(tokens):
+            raise CacheError(f"the cache of {self._model.name} cannot share a part of a sequence")
+        if length > self.n_free + len(held):
+            raise DecodeError(f"the context is full: {length} more tokens do not fit")
+        self.clear(target)
+        if length:
+            capi.memory_copy(self._memory, source, target, length)
+            held.extend(tokens[:length])
+
+    def _probe_rewind(self) -> bool:
+        """Decodes two tokens and removes one; warms the weights up, too."""
+        token = self._model.vocab.bos_id or 0
+        self.decode([Span(0, [token, token], [])])
+        try:
+            self.truncate(0, 1)
+        except CacheError:
+            return False
+        finally:
+            self.clear(0)
+        return True
+
+    # ----------------------------------------------------------------------------------------- close
+
+    def close(self) -> None:
+        """Frees the cache. A second call does nothing; every other call then raises EngineClosedError."""
+        self._handle = None
+        self._free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> ContextHandle:
+        if self._handle is None:
+            raise EngineClosedError(f"the context of {self._model.name} was closed")
+        return self._handle
+
+    def _checked_slot(self, slot: int) -> int:
+        if not 0 <= slot < len(self._tokens):
+            raise ValueError(f"slot {slot} does not exist; there are {len(self._tokens)}, from 0 on")
+        return slot
+
+
+def _settings(
+    model: Model, n_ctx: int, n_slots: int, options: RuntimeOptions, n_outputs: int
+) -> ContextSettings:
+    if model.vocab_only:
+        raise ConfigError(f"{model.name} was loaded with vocab_only, so it cannot be run")
+    for name, value, most in (
+        ("n_ctx", n_ctx, 2**31 - 256),
+        ("n_slots", n_slots, capi.max_sequences()),
+        ("n_outputs", n_outputs, 2**16),
+    ):
+        if not 1 <= value <= most:
+            raise ConfigError(f"{name}={value} is not between 1 and {most}")
+    for name, kind in (("type_k", options.type_k), ("type_v", options.type_v)):
+        if "_" in kind and (model.head_size or 0) % _QUANTIZED_BLOCK:
+            raise ConfigError(
+                f"{name}={kind!r} needs heads of a multiple of {_QUANTIZED_BLOCK} values; "
+                f"those of {model.name} have {model.head_size}",
+                hint="use 'f16'",
+            )
+    trained = model.n_ctx_train
+    if 0 < trained < n_ctx:
+        warnings.warn(
+            f"n_ctx={n_ctx} is more than the {trained} tokens {model.name} was trained for; using {trained}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        n_ctx = trained
+    n_ctx = -(-n_ctx // _CTX_STEP) * _CTX_STEP
+    return ContextSettings(
+        n_ctx=n_ctx,
+        n_batch=min(options.n_batch, n_ctx),
+        n_ubatch=min(options.n_batch, n_ctx, n_ctx if model.n_gpu_layers else _CPU_UBATCH),
+        n_seq_max=n_slots,
+        n_outputs_max=max(n_outputs, n_slots),  # llama.cpp asserts that there is one a sequence
+        n_threads=min(options.n_threads or available_cpus(), capi.MAX_THREADS),
+        flash_attn=capi.FLASH_ATTN[options.flash_attn],
+        type_k=capi.KV_TYPES[options.type_k],
+        type_v=capi.KV_TYPES[options.type_v],
+    )

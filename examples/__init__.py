@@ -1,0 +1,1 @@
+"""Scripts to copy from; each is run by a test."""

@@ -1,0 +1,110 @@
+"""The main job in one command: an agent at work, then its tool-call turns again under each draft.
+
+    make demo
+
+Prints the agent's steps, a table that compares decoding without drafts, with the grammar draft and with
+grammar and model drafts, and as its last line one JSON object with the figures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, SystemMessage
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from agentspec import ChatAgentSpec
+from agentspec.bench.replay import Figures, Outcome, Replay, peak_rss_mb
+from examples import agent
+
+CONFIGS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "grammar": ("grammar",),
+    "grammar+model": ("grammar", "model"),
+}
+ROUNDS = 3
+
+console = Console(highlight=False)
+
+
+def tool_call_turns(conversation: Sequence[AnyMessage]) -> list[list[AnyMessage]]:
+    """What the model was given each time it answered with a call."""
+    return [
+        [SystemMessage(agent.SYSTEM), *conversation[:index]]
+        for index, message in enumerate(conversation)
+        if isinstance(message, AIMessage) and (message.tool_calls or message.invalid_tool_calls)
+    ]
+
+
+def replay(model: ChatAgentSpec, turns: Sequence[list[AnyMessage]]) -> dict[str, Figures]:
+    """The turns again under each configuration, with the same law: only what is proposed differs."""
+    bound = model.bind_tools(agent.TOOLS)
+
+    def answer(messages: list[AnyMessage], sources: tuple[str, ...]) -> Outcome:
+        reply = bound.invoke(messages, draft_sources=sources)
+        text = json.dumps([reply.text, [(call["name"], call["args"]) for call in reply.tool_calls]])
+        return Outcome(text, reply.response_metadata["agentspec"])
+
+    bench = Replay(answer, CONFIGS)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        total = bench.replies(len(turns), ROUNDS)
+        task = progress.add_task(f"replaying {len(turns)} turns under {len(CONFIGS)} drafts", total=total)
+        return bench.run(turns, rounds=ROUNDS, progress=lambda: progress.advance(task))
+
+
+def table(figures: dict[str, Figures]) -> Table:
+    """The comparison as people read it."""
+    shown = Table(title="the same tool calls, by draft (greedy, warm prefix, medians of one run)")
+    for heading in ("draft", "tokens", "target passes", "tokens/pass", "tokens/s", "speed", "accepted"):
+        shown.add_column(heading, justify="left" if heading in ("draft", "accepted") else "right")
+    plain = figures["none"].tokens_per_second
+    for name, one in figures.items():
+        accepted = ", ".join(f"{source} {share:.0%}" for source, share in one.acceptance.items())
+        shown.add_row(
+            name,
+            str(one.tokens),
+            str(one.target_passes),
+            f"{one.tokens_per_pass:.1f}",
+            f"{one.tokens_per_second:.1f}",
+            f"{one.tokens_per_second / plain:.2f}×",
+            accepted or "–",
+        )
+    return shown
+
+
+def main() -> None:
+    """Runs the demo on the default pair of models, which is downloaded the first time."""
+    model = ChatAgentSpec(temperature=0.0)
+    console.rule("an agent at work")
+    conversation = agent.run(model)
+    turns = tool_call_turns(conversation)
+    replies = [message for message in conversation if isinstance(message, AIMessage)]
+    valid = sum(len(reply.tool_calls) for reply in replies)
+    invalid = sum(len(reply.invalid_tool_calls) for reply in replies)
+
+    console.rule("its tool-call turns again")
+    figures = replay(model, turns)
+    console.print(table(figures))
+    same = all(one.texts == figures["none"].texts for one in figures.values())
+    console.print(
+        "every draft gave the same calls" if same else "the calls differ between drafts: see README"
+    )
+    peak = peak_rss_mb()
+    console.print(f"peak memory of this process: {peak:.0f} MB" if peak else "peak memory: not known here")
+
+    summary: dict[str, Any] = {
+        "tool_calls": valid + invalid,
+        "valid_tool_calls": valid,
+        "configs": {name: one.as_json() for name, one in figures.items()},
+        "peak_rss_mb": round(peak, 1) if peak else None,
+    }
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()

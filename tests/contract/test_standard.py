@@ -1,0 +1,18 @@
+"""LangChain's own conformance suite for chat models, whole: nothing overridden, nothing expected to fail."""
+
+from __future__ import annotations
+
+from langchain_core.language_models import BaseChatModel
+from langchain_tests.unit_tests import ChatModelUnitTests
+
+from agentspec import ChatAgentSpec
+
+
+class TestChatAgentSpec(ChatModelUnitTests):
+    @property
+    def chat_model_class(self) -> type[BaseChatModel]:
+        return ChatAgentSpec
+
+    @property
+    def chat_model_params(self) -> dict[str, object]:
+        return {"model": "smollm2-135m-instruct"}

@@ -1,0 +1,138 @@
+"""A runtime without a model: it answers with replies written in advance, through the real stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from agentspec.chat.formats import HERMES
+from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate
+from agentspec.engine.request import Request, Result, Step
+from agentspec.engine.stream import Channel, Stream
+from agentspec.errors import ContextLengthError
+from agentspec.langchain.chat_model import ChatAgentSpec
+from agentspec.trace import Trace
+from agentspec.types import BoundTool, FinishReason, Json, Matcher, ToolChoice
+
+if TYPE_CHECKING:
+    from agentspec.engine.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model writes. `cut` bytes a step, so that characters and marks are split as in life."""
+
+    text: str
+    finish_reason: FinishReason = "stop"
+    complete: bool = True
+    cut: int = 3
+
+
+def call_text(name: str, arguments: str) -> str:
+    """A call as the Hermes family writes it; `arguments` is JSON, or what is there of it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+class Bytes:
+    """A vocabulary of one token a byte."""
+
+    n_tokens = 257
+    end_ids = frozenset({256})
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else b""
+
+    def tokenize(self, text: bytes, *, special: bool) -> list[int]:  # noqa: ARG002 - it has no special ones
+        return list(text)
+
+    def special_id(self, spelling: str) -> int | None:  # noqa: ARG002
+        return None
+
+
+@dataclass
+class FakeEngine:
+    """Answers each request with the next reply; a reply of None is left for the test to write."""
+
+    n_ctx: int
+    replies: list[Reply | None]
+    requests: list[Request] = field(default_factory=list)
+    channels: list[Channel] = field(default_factory=list)
+
+    def submit(self, request: Request) -> Stream:
+        if len(request.prompt) >= self.n_ctx:
+            raise ContextLengthError("too long", prompt_tokens=len(request.prompt), n_ctx=self.n_ctx)
+        self.requests.append(request)
+        channel = Channel()
+        self.channels.append(channel)
+        reply = self.replies.pop(0)
+        if reply is not None:
+            data = reply.text.encode()
+            for start in range(0, len(data), reply.cut):
+                piece = data[start : start + reply.cut]
+                channel.put(Step(tuple(piece), piece))
+            channel.finish(result(reply, request))
+        return Stream(channel)
+
+    def close(self) -> None:
+        pass
+
+
+def result(reply: Reply, request: Request) -> Result:
+    trace = Trace(law=request.law, tokens=len(reply.text.encode()), target_passes=2, prefill_reused=5)
+    trace.add_seconds("target", 0.25)
+    return Result(reply.finish_reason, reply.complete, trace)
+
+
+class FakeRuntime:
+    """Stands where `agentspec.engine.runtime.Runtime` does. It records which grammars were asked for."""
+
+    def __init__(self, *replies: Reply | str | None, n_ctx: int = 100_000) -> None:
+        self.name = "fake-model"
+        self.n_ctx = n_ctx
+        self.add_bos = False
+        self.vocab = Bytes()
+        self.format = HERMES
+        self.template = ChatTemplate(BUILTIN_TEMPLATES["chatml"], wire_format=HERMES)
+        self.engine = FakeEngine(
+            n_ctx, [Reply(reply) if isinstance(reply, str) else reply for reply in replies]
+        )
+        self.asked: list[tuple[tuple[str, ...], ToolChoice, bool]] = []
+        self.schemas: list[Mapping[str, Json]] = []
+
+    def tokenize_prompt(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+    def reply_matcher(
+        self,
+        tools: Sequence[BoundTool],
+        choice: ToolChoice,
+        *,
+        spelling: str,  # noqa: ARG002 - the contract's
+        parallel: bool,
+    ) -> Matcher | None:
+        self.asked.append((tuple(tool.name for tool in tools), choice, parallel))
+        return None
+
+    def schema_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher | None:  # noqa: ARG002
+        self.schemas.append(schema)
+        return None
+
+    @property
+    def prompt(self) -> str:
+        """The last prompt."""
+        return bytes(self.engine.requests[-1].prompt).decode()
+
+    def close(self) -> None:
+        pass
+
+
+def fake_model(*replies: Reply | str | None, n_ctx: int = 100_000, **options: object) -> ChatAgentSpec:
+    """A chat model that gives these replies, one a call."""
+    runtime = FakeRuntime(*replies, n_ctx=n_ctx)
+    return ChatAgentSpec.from_runtime(cast("Runtime", runtime), **options)
+
+
+def runtime_of(model: ChatAgentSpec) -> FakeRuntime:
+    """The fake behind a model."""
+    return cast(FakeRuntime, model._runtimes.given)

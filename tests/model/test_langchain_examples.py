@@ -1,0 +1,48 @@
+"""The examples do what they say, on the default pair."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+
+from agentspec import ChatAgentSpec
+from examples import agent, structured_output
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def model(target_model: Path, draft_model: Path) -> Iterator[ChatAgentSpec]:  # noqa: ARG001 - must be there
+    model = ChatAgentSpec()
+    runtime = model._runtime()  # held, so that the examples' own models share it
+    yield model
+    runtime.close()
+
+
+def test_agent(model: ChatAgentSpec) -> None:
+    messages = agent.run(model)
+    calls = [call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
+    assert [call["name"] for call in calls] == [*(tool.__name__ for tool in agent.TOOLS), "Answer"]
+    assert not any(message.invalid_tool_calls for message in messages if isinstance(message, AIMessage))
+    assert all(message.status == "success" for message in messages if isinstance(message, ToolMessage))
+    answer = calls[-1]["args"]["message"]
+    for fact in ("R-1042", "2026-03-12"):
+        assert fact in answer
+
+
+@pytest.mark.usefixtures("model")
+def test_tool_call(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path("examples/tool_call.py")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("-> 17 degrees fahrenheit in Oslo")
+
+
+@pytest.mark.usefixtures("model")
+def test_structured_output(capsys: pytest.CaptureFixture[str]) -> None:
+    structured_output.main()
+    printed = capsys.readouterr().out
+    for fact in ("customer='Ingrid Dahl'", "topic='damage'", "order_id='A-1042'", "urgent=True"):
+        assert fact in printed

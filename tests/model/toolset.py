@@ -1,0 +1,81 @@
+"""The project's own tool-call prompts, as requests to a pair of models held by the test itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentspec.chat import formats
+from agentspec.chat.template import ChatTemplate, template_source
+from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
+from agentspec.engine.core import Core
+from agentspec.engine.request import Request
+from agentspec.engine.stream import Channel, Stream
+from agentspec.grammar.reply import compile_reply
+from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.llama import Model
+from agentspec.types import BoundTool, SystemTurn, UserTurn
+
+_DATA = json.loads(Path(__file__).with_name("tool_prompts.json").read_text(encoding="utf-8"))
+
+SYSTEM: str = _DATA["system"]
+TOOLS = [BoundTool(tool["name"], tool["description"], tool["parameters"]) for tool in _DATA["tools"]]
+PROMPTS: list[str] = _DATA["prompts"]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply's tokens, the end token included, and its text."""
+
+    tokens: list[int]
+    text: str
+    complete: bool
+
+
+class Requests:
+    """Makes requests for a model: prompt by its template, grammar from the tools."""
+
+    def __init__(self, model: Model) -> None:
+        self.vocab = model.vocab
+        source = template_source(model.chat_template)
+        self._format = formats.detect(source)
+        self._template = ChatTemplate(source, wire_format=self._format)
+        self._grammar = compile_reply(
+            GrammarTokenizer(model.vocab), self._format, TOOLS, "required", parallel=False
+        )
+
+    def make(
+        self,
+        prompt: str,
+        *,
+        sources: tuple[str, ...],
+        temperature: float = 0.0,
+        seed: int = 0,
+        max_tokens: int = 128,
+    ) -> Request:
+        text = self._template.render([SystemTurn(SYSTEM), UserTurn(prompt)], TOOLS)
+        assert self._grammar is not None
+        return Request(
+            prompt=tuple(self.vocab.tokenize(text.encode(), special=True)),
+            matcher=self._grammar.start(),
+            law="enforce:canonical",
+            sampling=SamplingOptions(temperature=temperature),
+            generation=GenerationOptions(max_tokens=max_tokens, seed=seed),
+            draft=DraftOptions.parse({"sources": sources}),
+        )
+
+
+def run(core: Core, request: Request) -> Reply:
+    """Generates one reply on the calling thread."""
+    channel = Channel()
+    core.add(request, channel)
+    while core.busy():
+        core.step()
+    stream = Stream(channel)
+    steps = list(stream)
+    return Reply(
+        [token for step in steps for token in step.tokens],
+        b"".join(step.data for step in steps).decode(),
+        stream.result.complete,
+    )

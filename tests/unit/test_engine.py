@@ -1,0 +1,357 @@
+"""The engine's machinery on toy models: limits, streams, cancelling, sharing, failing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
+from agentspec.drafts.base import Draft, DraftRequest
+from agentspec.drafts.grammar import GrammarDraft
+from agentspec.drafts.model import ModelDraft, common_prefix
+from agentspec.engine.core import Core
+from agentspec.engine.engine import Engine
+from agentspec.engine.request import Request
+from agentspec.engine.stream import Channel, Stream
+from agentspec.errors import ContextLengthError, DecodeError, EngineClosedError, EngineError
+from agentspec.testing import TableModel, TableVocab, TrieMatcher, random_rows
+from agentspec.types import LogitsArray, Proposal, Span
+
+N_VOCAB = 6
+PIECES = ["a", "b", "c", "d", "e", "<end>"]
+
+
+def model(**settings: int) -> TableModel:
+    return TableModel(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, **settings)  # type: ignore[arg-type]
+
+
+def vocab(*, end: bool = False) -> TableVocab:
+    return TableVocab(PIECES, end_ids=[5] if end else [])
+
+
+def request(
+    prompt: Sequence[int] = (0, 1, 2),
+    *,
+    max_tokens: int = 8,
+    stop: tuple[str, ...] = (),
+) -> Request:
+    return Request(
+        prompt=tuple(prompt),
+        sampling=SamplingOptions(temperature=0.0),
+        generation=GenerationOptions(max_tokens=max_tokens, stop=stop, seed=7),
+    )
+
+
+def perfect_draft() -> ModelDraft:
+    """The target as its own draft."""
+    return ModelDraft(model(), n_vocab=N_VOCAB, end_ids=frozenset())
+
+
+def run(core: Core, *requests: Request) -> list[Stream]:
+    channels = [Channel() for _ in requests]
+    for one, channel in zip(requests, channels, strict=True):
+        core.add(one, channel)
+    while core.busy():
+        core.step()
+    return [Stream(channel) for channel in channels]
+
+
+def tokens(stream: Stream) -> list[int]:
+    return [token for step in stream for token in step.tokens]
+
+
+def greedy(table: TableModel, prompt: Sequence[int], count: int) -> list[int]:
+    reply: list[int] = []
+    for _ in range(count):
+        reply.append(int(table.logits([*prompt, *reply]).argmax()))
+    return reply
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(Core(model(n_ctx=4096), vocab())) as made:
+        yield made
+
+
+# ------------------------------------------------------------------------------------------ replies
+
+
+def test_a_greedy_reply_is_the_argmax_chain_with_and_without_drafts() -> None:
+    expected = greedy(model(), (0, 1, 2), 8)
+    drafts: list[Draft] = [GrammarDraft(), perfect_draft()]
+    for sources in ([], drafts):
+        (stream,) = run(Core(model(), vocab(), sources), request())
+        assert tokens(stream) == expected
+        assert stream.result.finish_reason == "length"
+        assert not stream.result.complete
+
+
+def test_a_perfect_draft_saves_passes() -> None:
+    target = model()
+    (stream,) = run(Core(target, vocab(), [perfect_draft()]), request())
+    trace = stream.result.trace
+    assert trace.target_passes == target.passes == 1
+    assert trace.sources["model"].accepted == trace.sources["model"].proposed == 7
+    assert trace.accepted_lengths == {8: 1}
+
+
+def test_an_end_token_ends_the_reply_and_spells_nothing() -> None:
+    table = TableModel(lambda prefix: [0, 0, 0, 0, 0, 9.0 if len(prefix) == 5 else -9], n_vocab=N_VOCAB)
+    (stream,) = run(Core(table, vocab(end=True)), request())
+    steps = list(stream)
+    assert b"".join(step.data for step in steps) == b"aa"
+    assert steps[-1].tokens == (5,)
+    assert stream.result.finish_reason == "stop"
+    assert stream.result.complete
+
+
+def test_a_stop_string_is_cut_off() -> None:
+    text = "".join(PIECES[token] for token in greedy(model(), (0, 1, 2), 8))
+    (stream,) = run(Core(model(), vocab()), request(stop=(text[3:5],)))
+    assert b"".join(step.data for step in stream).decode() == text[: text.index(text[3:5])]
+    assert stream.result.finish_reason == "stop"
+
+
+def test_a_forced_reply_needs_no_pass_at_all() -> None:
+    target = model()
+    one = Request(prompt=(0,), matcher=TrieMatcher([(1, 2, 3)]), law="enforce/canonical")
+    (stream,) = run(Core(target, vocab(), [GrammarDraft()]), one)
+    assert tokens(stream) == [1, 2, 3]
+    assert stream.result.complete
+    assert stream.result.trace.target_passes == target.passes == 0
+
+
+def test_without_drafts_every_token_costs_a_pass() -> None:
+    """The baseline is plain decoding: it skips no forced token."""
+    target = model()
+    one = Request(prompt=(0,), matcher=TrieMatcher([(1, 2, 3)]), draft=DraftOptions(sources=()))
+    (stream,) = run(Core(target, vocab(), [GrammarDraft()]), one)
+    assert tokens(stream) == [1, 2, 3]
+    assert target.passes == stream.result.trace.target_passes == 3
+    assert stream.result.trace.sources == {}
+
+
+# ----------------------------------------------------------------------------------- context and KV
+
+
+def test_a_prompt_that_leaves_no_room_is_refused() -> None:
+    core = Core(model(n_ctx=16), vocab())
+    with pytest.raises(ContextLengthError, match="16") as caught:
+        core.check(request([0] * 16))
+    assert (caught.value.prompt_tokens, caught.value.n_ctx) == (16, 16)
+    with pytest.raises(ValueError, match="empty"):
+        core.check(request(()))
+
+
+def test_a_reply_ends_where_the_context_does() -> None:
+    (stream,) = run(Core(model(n_ctx=16), vocab()), request([0] * 10, max_tokens=50))
+    assert len(tokens(stream)) == 6
+    assert stream.result.finish_reason == "length"
+
+
+def test_the_second_turn_reuses_the_first() -> None:
+    core = Core(model(), vocab())
+    (first,) = run(core, request())
+    reply = tokens(first)
+    (second,) = run(core, request([0, 1, 2, *reply, 3]))
+    trace = second.result.trace
+    assert trace.prefill_reused == 3 + len(reply) - 1  # the last token's KV was never needed
+    assert trace.prefill_computed == 2
+    assert tokens(second) == greedy(model(), [0, 1, 2, *reply, 3], 8)
+
+
+def test_a_long_prompt_is_loaded_in_chunks() -> None:
+    prompt = [token % 5 for token in range(50)]
+    target = model(n_ctx=128, n_batch=8)
+    (stream,) = run(Core(target, vocab()), request(prompt, max_tokens=2))
+    assert tokens(stream) == greedy(model(), prompt, 2)
+    assert stream.result.trace.prefill_computed == 50
+
+
+def test_memory_that_cannot_go_back_starts_afresh() -> None:
+    table = TableModel(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, n_slots=1, can_rewind=False)
+    core = Core(table, vocab())
+    run(core, request([0, 1, 2, 3]))
+    (second,) = run(core, request([0, 1, 4]))
+    assert tokens(second) == greedy(model(), [0, 1, 4], 8)
+    assert second.result.trace.prefill_reused == 0
+
+
+def test_more_requests_than_slots_all_get_their_own_reply() -> None:
+    prompts = [(start, (start + 1) % 5) for start in range(5)]
+    core = Core(model(n_slots=2), vocab(), [perfect_draft()])
+    streams = run(core, *(request(prompt) for prompt in prompts))
+    for prompt, stream in zip(prompts, streams, strict=True):
+        assert tokens(stream) == greedy(model(), prompt, 8)
+
+
+def test_idle_slots_make_room_for_a_request_that_needs_it() -> None:
+    core = Core(model(n_ctx=32, n_slots=2), vocab())
+    run(core, request([0] * 12), request([1] * 12, max_tokens=3))
+    (stream,) = run(core, request([2] * 20, max_tokens=12))
+    assert tokens(stream) == greedy(model(), [2] * 20, 12)
+
+
+@pytest.mark.parametrize("n_batch", [8, 16])
+def test_small_batches_serve_everybody(n_batch: int) -> None:
+    prompts = [[start] * 9 for start in range(4)]
+    core = Core(model(n_ctx=256, n_batch=n_batch, n_slots=4), vocab())
+    for prompt, stream in zip(prompts, run(core, *map(request, prompts)), strict=True):
+        assert tokens(stream) == greedy(model(), prompt, 8)
+
+
+def test_common_prefix() -> None:
+    assert common_prefix([], [1]) == 0
+    assert common_prefix([1, 2, 3], [1, 2, 3, 4]) == 3
+    assert common_prefix([9, 2], [1, 2]) == 0
+    for length in range(20):
+        assert common_prefix([*range(length), -1, 5, 6], [*range(length), -2, 5, 6]) == length
+
+
+# ------------------------------------------------------------------------------------------ failing
+
+
+class BrokenSession(TableModel):
+    """Fails on the decodes whose numbers are listed."""
+
+    def __init__(self, *, failing: set[int]) -> None:
+        super().__init__(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB)
+        self._failing = failing
+        self._count = 0
+
+    def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
+        self._count += 1
+        if self._count in self._failing:
+            raise DecodeError("llama.cpp refused the batch")
+        return super().decode(spans)
+
+
+def test_a_failing_target_fails_the_reply_and_not_the_next() -> None:
+    core = Core(BrokenSession(failing={3}), vocab())
+    (first,) = run(core, request())
+    with pytest.raises(DecodeError):
+        tokens(first)
+    (second,) = run(core, request())
+    assert tokens(second) == greedy(model(), (0, 1, 2), 8)
+
+
+def test_a_failing_draft_is_left_out_with_one_warning() -> None:
+    broken = ModelDraft(BrokenSession(failing={1, 2, 3}), n_vocab=N_VOCAB, end_ids=frozenset())
+    core = Core(model(), vocab(), [broken])
+    with pytest.warns(RuntimeWarning, match="'model' failed") as caught:
+        (stream,) = run(core, request())
+    assert len(caught) == 1
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert stream.result.trace.draft_failures == {"model": 3}
+
+
+def test_a_draft_that_breaks_its_contract_fails_the_reply_not_the_engine() -> None:
+    class Impossible:
+        name = "model"
+
+        def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+            from agentspec.law import point_mass
+
+            return [Proposal((1,), (point_mass(2),), "model") for _ in requests]
+
+        def release(self, slot: int) -> None: ...
+
+    core = Core(model(), vocab(), [Impossible()])
+    (stream,) = run(core, request())
+    with pytest.raises(EngineError, match="probability 0"):
+        tokens(stream)
+    assert not core.busy()
+
+
+# ---------------------------------------------------------------------------- threads and coroutines
+
+
+def test_replies_over_the_worker_thread(engine: Engine) -> None:
+    stream = engine.submit(request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert list(stream) == []
+
+
+def test_many_threads_at_once(engine: Engine) -> None:
+    replies: dict[int, list[int]] = {}
+
+    def ask(start: int) -> None:
+        replies[start] = tokens(engine.submit(request((start, 1))))
+
+    threads = [threading.Thread(target=ask, args=(start,)) for start in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert replies == {start: greedy(model(), (start, 1), 8) for start in range(5)}
+
+
+async def test_many_coroutines_at_once(engine: Engine) -> None:
+    async def ask(start: int) -> list[int]:
+        return [token async for step in engine.submit(request((start, 1))) for token in step.tokens]
+
+    replies = await asyncio.gather(*(ask(start) for start in range(5)))
+    assert replies == [greedy(model(), (start, 1), 8) for start in range(5)]
+
+
+async def test_a_cancelled_task_cancels_its_request(engine: Engine) -> None:
+    stream = engine.submit(request(max_tokens=4000))
+    first = asyncio.Event()
+
+    async def consume() -> None:
+        try:
+            async for _ in stream:
+                first.set()
+        finally:
+            stream.close()
+
+    task = asyncio.create_task(consume())
+    await first.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert tokens(engine.submit(request())) == greedy(model(), (0, 1, 2), 8)
+
+
+@pytest.mark.parametrize("leave", [Stream.close, Stream.__del__], ids=["closed", "dropped"])
+def test_a_stream_left_early_frees_its_slot(leave: Callable[[Stream], None]) -> None:
+    """One slot and a reply of thousands of tokens: the next request gets its turn only if it is cancelled."""
+    with Engine(Core(model(n_ctx=100_000, n_slots=1), vocab())) as engine:
+        stream = engine.submit(request(max_tokens=90_000))
+        next(stream)
+        leave(stream)
+        assert tokens(engine.submit(request())) == greedy(model(), (0, 1, 2), 8)
+
+
+def test_an_engine_that_is_closed_fails_what_it_was_doing() -> None:
+    closed: list[bool] = []
+    engine = Engine(Core(model(n_ctx=100_000), vocab()), on_close=lambda: closed.append(True))
+    stream = engine.submit(request(max_tokens=90_000))
+    next(stream)
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        list(stream)
+    with pytest.raises(EngineClosedError):
+        engine.submit(request())
+    assert closed == [True]
+
+
+def test_an_engine_nobody_uses_frees_itself() -> None:
+    closed: list[bool] = []
+    engine = Engine(Core(model(), vocab()), on_close=lambda: closed.append(True))
+    tokens(engine.submit(request()))
+    del engine
+    gc.collect()
+    assert closed == [True]
+
+
+def test_a_result_before_the_end_is_an_error(engine: Engine) -> None:
+    stream = engine.submit(request(max_tokens=4000))
+    stream.close()
+    with pytest.raises(RuntimeError, match="no result"):
+        _ = stream.result

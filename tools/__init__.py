@@ -1,0 +1,1 @@
+"""What `make` runs: set-up of a fresh machine. Standard library only, and no part of the package."""
