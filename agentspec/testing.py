@@ -186,11 +186,6 @@ class TrieMatcher:
             raise GrammarError(f"token {token} cannot follow {self._taken}")
         self._taken.append(token)
 
-    def rewind(self, count: int) -> None:
-        if count > len(self._taken):
-            raise GrammarError(f"cannot take {count} of {len(self._taken)} tokens back")
-        del self._taken[len(self._taken) - count :]
-
     def fork(self) -> TrieMatcher:
         copy = TrieMatcher(self._replies, end_ids=self._end_ids)
         copy._taken = list(self._taken)

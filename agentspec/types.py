@@ -134,12 +134,8 @@ class Matcher(Protocol):
         """Moves over one token. Raises GrammarError if it is not legal."""
         ...
 
-    def rewind(self, count: int) -> None:
-        """Takes the last `count` tokens back."""
-        ...
-
     def fork(self) -> Matcher:
-        """An independent copy of the state."""
+        """An independent copy of the state. To look ahead is to advance a copy and forget it."""
         ...
 
     def done(self) -> bool:

@@ -42,7 +42,8 @@ def tool_call_turns(conversation: Sequence[AnyMessage]) -> list[list[AnyMessage]
 
 def replay(model: ChatAgentSpec, turns: Sequence[list[AnyMessage]]) -> dict[str, Figures]:
     """The turns again under each configuration, with the same law: only what is proposed differs."""
-    bound = model.bind_tools(agent.TOOLS)
+    # what LangChain's agent binds: the answer is one more tool, and every reply is a call
+    bound = model.bind_tools([*agent.TOOLS, agent.Answer], tool_choice="any")
 
     def answer(messages: list[AnyMessage], sources: tuple[str, ...]) -> Outcome:
         reply = bound.invoke(messages, draft_sources=sources)

@@ -1,6 +1,6 @@
 """One block in the making: what the sources propose for one sequence, and what is legal at each position.
 
-It walks the sequence's matcher over the block and takes it back again. It must not know the target's rows,
+It walks a fork of the sequence's matcher over the block. It must not know the target's rows,
 nor which source is asked when.
 """
 
@@ -27,9 +27,8 @@ class Block:
 
     def __init__(self, prefix: Sequence[int], matcher: Matcher | None, end_ids: frozenset[int]) -> None:
         self._prefix = prefix
-        self._matcher = matcher
+        self._matcher = None if matcher is None else matcher.fork()
         self._end_ids = end_ids
-        self._walked = 0  # tokens the matcher has been advanced over
         self.proposals: list[Proposal] = []
         self.tokens: list[int] = []
         self.dists: list[Distribution | None] = []
@@ -75,12 +74,6 @@ class Block:
             part = Proposal(proposal.tokens[:taken], proposal.dists[:taken], proposal.source)
             self.proposals.append(part)
 
-    def rewind(self) -> None:
-        """Puts the matcher back to the start of the block."""
-        if self._matcher is not None:
-            self._matcher.rewind(self._walked)
-        self._walked = 0
-
     def rows(self, *, skip_forced: bool) -> list[int]:
         """The positions whose logits the pass is to return.
 
@@ -97,7 +90,6 @@ class Block:
         if self._matcher is not None:
             try:
                 self._matcher.advance(token)
-                self._walked += 1
                 self._extend_legal()
             except AgentSpecError as error:
                 self._fail(error)

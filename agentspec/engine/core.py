@@ -114,10 +114,6 @@ class Core:
             for entry in entries:
                 self._fail(entry.sequence, error)
             return
-        finally:
-            for entry in entries:
-                if entry.block is not None:
-                    entry.block.rewind()
         for entry, entry_rows in zip(entries, rows, strict=True):
             if entry.block is not None:
                 self._settle(entry.sequence, entry.block, entry_rows)

@@ -105,7 +105,6 @@ class TriggeredMatcher:
         self._triggers = triggers
         self._free: list[int] = []  # the tokens up to and including the one that began the call
         self._inside: GrammarMatcher | None = None
-        self._inside_count = 0  # tokens advanced since
 
     def legal(self) -> Legal:
         return None if self._inside is None else self._inside.legal()
@@ -119,28 +118,15 @@ class TriggeredMatcher:
     def advance(self, token: int) -> None:
         if self._inside is not None:
             self._inside.advance(token)
-            self._inside_count += 1
             return
         entered = (trigger.entered_by(token, self._free) for trigger in self._triggers)
         self._inside = next((matcher for matcher in entered if matcher is not None), None)
-        self._inside_count = 0
         self._free.append(token)
-
-    def rewind(self, count: int) -> None:
-        if self._inside is not None:
-            inside = min(count, self._inside_count)
-            self._inside.rewind(inside)
-            self._inside_count -= inside
-            count -= inside
-        if count:
-            self._inside = None  # the token that began the call is among those taken back
-            del self._free[len(self._free) - count :]
 
     def fork(self) -> TriggeredMatcher:
         copy = TriggeredMatcher(self._triggers)
         copy._free = list(self._free)
         copy._inside = None if self._inside is None else self._inside.fork()
-        copy._inside_count = self._inside_count
         return copy
 
     def done(self) -> bool:

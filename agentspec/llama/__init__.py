@@ -6,6 +6,12 @@ assert on is checked first, and what cannot be checked is tried once in another 
 
 from __future__ import annotations
 
+import os
+
+# Before the library is loaded: its threads meet at some hundred barriers a pass, where OpenMP by default
+# spins for milliseconds. With one other busy process on the CPUs, that makes passes many times slower.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
 from agentspec.llama.context import Context
 from agentspec.llama.library import Device, devices, library_fingerprint, supports_gpu, system_info
 from agentspec.llama.model import Model
