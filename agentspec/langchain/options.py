@@ -25,7 +25,7 @@ from agentspec.config import (
 )
 from agentspec.errors import ConfigError
 
-__all__ = ["CALL_OPTIONS", "MODEL_OPTIONS", "CallOptions", "check_names", "inherit", "parse"]
+__all__ = ["CALL_OPTIONS", "MODEL_OPTIONS", "CallOptions", "check_names", "given", "inherit", "only", "parse"]
 
 _O = TypeVar("_O", bound=Options)
 
@@ -77,6 +77,19 @@ def check_names(names: Iterable[str], known: Iterable[str]) -> None:
             near = difflib.get_close_matches(name, known, n=1)
             guess = f"; did you mean {near[0]!r}?" if near else ""
             raise ConfigError(f"unknown option {name!r}{guess}", hint="known options: " + ", ".join(known))
+
+
+def given(values: Mapping[str, object]) -> dict[str, Any]:
+    """Without the Nones that mean "not given", as in LangChain's `max_tokens=None`; for `draft` it is a
+    value. `model_name` is another name of `model`."""
+    known = {name: value for name, value in values.items() if value is not None or name == "draft"}
+    if "model_name" in known:
+        known.setdefault("model", known.pop("model_name"))
+    return known
+
+
+def only(values: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name in names}
 
 
 @dataclass(frozen=True)

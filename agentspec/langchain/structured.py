@@ -36,7 +36,10 @@ _ANY_OBJECT: Mapping[str, Json] = {"type": "object"}
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """What `response_format=` asks for: a reply that is exactly one JSON document of this schema."""
+    """What `response_format=` asks for: a reply that is exactly one JSON document of this schema.
+
+    instructions: what the model is told about it, at the end of the system turn
+    """
 
     schema: Mapping[str, Json]
     instructions: str
@@ -47,6 +50,8 @@ class ResponseFormat:
         match value:
             case None | {"type": "text"}:
                 return None
+            case {"type": "json_object", "schema": Mapping() as schema}:
+                return cls(cast(Mapping[str, Json], schema), "")
             case {"type": "json_object"}:
                 return cls(_ANY_OBJECT, "")
             case {"type": "json_schema", "json_schema": {"schema": Mapping() as schema}}:
@@ -64,11 +69,12 @@ class ResponseFormat:
 
     @staticmethod
     def of(tool: BoundTool, method: Literal["json_schema", "json_mode"]) -> dict[str, object]:
-        """The OpenAI form that asks for a schema."""
-        if method == "json_mode":
-            return {"type": "json_object"}
+        """The OpenAI form that asks for a tool's schema; for "json_mode" llama.cpp's form with a schema,
+        which is enforced and not shown."""
         described = {"description": tool.description} if tool.description else {}
         schema = {"title": tool.name, **described, **tool.parameters}
+        if method == "json_mode":
+            return {"type": "json_object", "schema": schema}
         return {"type": "json_schema", "json_schema": {"name": tool.name, "schema": schema}}
 
 

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.model
 @pytest.fixture(scope="module")
 def model(target_model: Path, draft_model: Path) -> Iterator[ChatAgentSpec]:  # noqa: ARG001 - must be there
     model = ChatAgentSpec()
-    runtime = model._runtime()  # held, so that the examples' own models share it
+    model._runtime()  # held, so that the examples' own models share it
     yield model
-    runtime.close()
+    model.close()
 
 
 def test_agent(model: ChatAgentSpec) -> None:

@@ -26,9 +26,9 @@ OPTIONS: dict[str, Any] = {"n_ctx": 4096, "max_tokens": 256}
 def _one_runtime(target_model: Path, draft_model: Path) -> Iterator[None]:  # noqa: ARG001 - they must be there
     """Each test makes its own model; this one keeps what they share alive."""
     model = ChatAgentSpec(**OPTIONS)
-    runtime = model._runtime()
+    model._runtime()
     yield
-    runtime.close()
+    model.close()
 
 
 class TestChatAgentSpec(ChatModelIntegrationTests):

@@ -249,6 +249,28 @@ def test_an_interrupt_is_taken_back(
     consistent(context)
 
 
+class _Bomb(list[int]):
+    """Tokens that cannot be gone through any more once their KV is there."""
+
+    def __init__(self, tokens: Sequence[int], context: Context, slot: int) -> None:
+        super().__init__(tokens)
+        self.context, self.slot = context, slot
+
+    def __iter__(self) -> Iterator[int]:
+        if self.context.cached_length(self.slot):
+            raise KeyboardInterrupt
+        return super().__iter__()
+
+
+def test_an_interrupt_between_two_slots_is_taken_back(context: Context, text: list[int]) -> None:
+    context.decode([Span(0, text[:5], [])])
+    with pytest.raises(KeyboardInterrupt):  # slot 0 has its tokens by then, slot 1 not yet
+        context.decode([Span(0, text[5:8], []), Span(1, _Bomb(text[:3], context, 1), [])])
+    assert list(context.tokens(0)) == text[:5]
+    assert list(context.tokens(1)) == []
+    consistent(context)
+
+
 @pytest.mark.parametrize(
     ("n_ctx", "n_slots", "n_outputs"),
     [(0, 1, 1), (-5, 1, 1), (2**40, 1, 1), (256, 0, 1), (256, 10**6, 1), (256, 1, 0)],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import random
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from agentspec.errors import (
 )
 from agentspec.llama import Context, Model, Vocab, check_draft_vocab, supports_gpu
 from agentspec.llama.gguf import read_gguf
+from agentspec.llama.probe import child_environment
 from agentspec.types import Vocabulary
 
 pytestmark = pytest.mark.model
@@ -144,6 +147,31 @@ def test_dropped_models_are_freed(small_model: Path) -> None:
     gc.collect()
     assert model_gone() is None
     assert context_gone() is None
+
+
+_PEAK = """
+import re, sys
+from pathlib import Path
+from agentspec.config import RuntimeOptions
+from agentspec.llama.gguf import read_gguf
+from agentspec.llama.model import Model
+
+def peak():  # ru_maxrss would start at the parent's
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) * 1024
+
+file = read_gguf(sys.argv[1])
+before = peak()
+Model.load_unprobed(file, RuntimeOptions(), extra_bufts=True)
+print((peak() - before) / file.size)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_repacked_weights_are_not_resident_twice(small_model: Path) -> None:
+    """1.5 times the file with its vocabulary; 2.2 times where the file stays mapped beside the copies."""
+    command = [sys.executable, "-c", _PEAK, str(small_model)]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 1.9
 
 
 # ---------------------------------------------------------------------------------------- vocabulary

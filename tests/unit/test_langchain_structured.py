@@ -83,9 +83,17 @@ def test_json_schema_is_enforced_and_shown() -> None:
     assert '"required": ["setup", "stars"]' in runtime_of(model).prompt
 
 
-def test_json_mode_enforces_an_object() -> None:
+def test_json_mode_is_enforced_and_not_shown() -> None:
     model = fake_model(TEXT)
     model.with_structured_output(Joke, method="json_mode").invoke("x")
+    (schema,) = runtime_of(model).schemas
+    assert schema["required"] == ["setup", "stars"]
+    assert "setup" not in runtime_of(model).prompt
+
+
+def test_a_json_object_without_a_schema_is_any_object() -> None:
+    model = fake_model(TEXT)
+    model.invoke("x", response_format={"type": "json_object"})
     assert runtime_of(model).schemas == [{"type": "object"}]
 
 

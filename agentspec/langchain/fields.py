@@ -1,0 +1,208 @@
+"""The chat model's fields, and the runtime that comes of them.
+
+Defaults and help texts are those of `agentspec.config`; only the types are said again, for type checkers and
+editors. It must not know calls or messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from langchain_core.language_models import BaseChatModel
+from pydantic import Field, PrivateAttr, SecretStr
+from typing_extensions import override
+
+from agentspec.config import (
+    DEFAULT_DRAFT,
+    DEFAULT_MODEL,
+    ContextOptions,
+    DraftOptions,
+    GenerationOptions,
+    KvType,
+    LawOptions,
+    RuntimeOptions,
+    SamplingOptions,
+    ToolOptions,
+)
+from agentspec.errors import ConfigError
+from agentspec.langchain.options import (
+    CALL_OPTIONS,
+    MODEL_OPTIONS,
+    CallOptions,
+    check_names,
+    given,
+    inherit,
+    only,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from agentspec.engine.runtime import Runtime, RuntimeSpec
+
+__all__ = ["ConfiguredChatModel"]
+
+
+class _Runtimes:
+    """The runtimes a model has opened. Copies of the model share them; a pickle starts without."""
+
+    def __init__(self) -> None:
+        self.given: Runtime | None = None
+        self.opened: dict[RuntimeSpec, Runtime] = {}
+
+    def __deepcopy__(self, memo: object) -> _Runtimes:
+        return self
+
+    def __reduce__(self) -> tuple[type[_Runtimes], tuple[()]]:
+        return (_Runtimes, ())
+
+
+class ConfiguredChatModel(BaseChatModel):
+    """A chat model that is configured, and loads nothing until it is asked to."""
+
+    model: str = Field(
+        default=DEFAULT_MODEL,
+        description="The target: a catalogue name, a path to a GGUF, or 'hf:owner/repo/file.gguf'.",
+    )
+    draft: str | None = Field(
+        default="auto",
+        description="The draft model, named likewise; None for none. 'auto' is the default pair's draft "
+        "beside the default model, and none beside others.",
+    )
+
+    n_ctx: int = inherit(ContextOptions, "n_ctx")
+    n_parallel: int = inherit(ContextOptions, "n_parallel")
+    n_gpu_layers: int | Literal["auto"] = inherit(RuntimeOptions, "n_gpu_layers")
+    main_gpu: int = inherit(RuntimeOptions, "main_gpu")
+    split_mode: Literal["none", "layer", "row"] = inherit(RuntimeOptions, "split_mode")
+    tensor_split: tuple[float, ...] | None = inherit(RuntimeOptions, "tensor_split")
+    flash_attn: bool | Literal["auto"] = inherit(RuntimeOptions, "flash_attn")
+    type_k: KvType = inherit(RuntimeOptions, "type_k")
+    type_v: KvType = inherit(RuntimeOptions, "type_v")
+    n_threads: int | None = inherit(RuntimeOptions, "n_threads")
+    n_batch: int = inherit(RuntimeOptions, "n_batch")
+    use_extra_bufts: bool | Literal["auto"] = inherit(RuntimeOptions, "use_extra_bufts")
+    draft_options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of the draft's own, such as {'n_gpu_layers': 0}; the others are the target's.",
+    )
+    chat_template: str | None = Field(
+        default=None, description="A Jinja chat template, in place of the model's own."
+    )
+    wire_format: str | None = Field(
+        default=None, description="How the model writes calls, where it cannot be told from the model."
+    )
+
+    temperature: float = inherit(SamplingOptions, "temperature")
+    top_k: int = inherit(SamplingOptions, "top_k")
+    top_p: float = inherit(SamplingOptions, "top_p")
+    min_p: float = inherit(SamplingOptions, "min_p")
+    max_tokens: int = inherit(GenerationOptions, "max_tokens")
+    stop: tuple[str, ...] = inherit(GenerationOptions, "stop")
+    seed: int | None = inherit(GenerationOptions, "seed")
+    grammar: Literal["enforce", "off"] = inherit(LawOptions, "grammar")
+    spelling: Literal["canonical", "any"] = inherit(LawOptions, "spelling")
+    draft_sources: tuple[Literal["grammar", "model"], ...] = inherit(DraftOptions, "sources")
+    max_block: int = inherit(DraftOptions, "max_block")
+    max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
+    parallel_tool_calls: bool = inherit(ToolOptions, "parallel_tool_calls")
+
+    timeout: float | None = Field(
+        default=None,
+        description="Most seconds a reply may take, looked at after each target pass; None for no limit.",
+    )
+    streaming: bool = Field(default=False, description="Whether `invoke` streams to callbacks.")
+    api_key: SecretStr | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; a local model needs none."
+    )
+    base_url: str | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; there is no server."
+    )
+    max_retries: int | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; there is no network."
+    )
+
+    _runtimes: _Runtimes = PrivateAttr(default_factory=_Runtimes)
+
+    # Hidden from type checkers, which then hold calls to the fields. LangChain's base ignores unknown names;
+    # checking them here, outside pydantic's validators, lets ConfigError through as it is.
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: object) -> None:
+            values = given(values)
+            check_names(values, type(self).model_fields)
+            _check_options(values)
+            super().__init__(**values)
+
+    @classmethod
+    def from_runtime(cls, runtime: Runtime, **options: Any) -> Self:
+        """A model on a runtime that is already open, whatever its `model` and runtime options say."""
+        made = cls(**{"model": runtime.name, **options})
+        made._runtimes.given = runtime
+        return made
+
+    @property
+    def model_name(self) -> str:
+        """`model`, under the name other chat models give it."""
+        return self.model
+
+    # -- what comes of them
+
+    @property
+    @override
+    def _identifying_params(self) -> Mapping[str, Any]:
+        names = ("model", "draft", "draft_options", "chat_template", "wire_format", "timeout")
+        return {name: getattr(self, name) for name in (*names, *sorted(MODEL_OPTIONS | CALL_OPTIONS))}
+
+    def _runtime(self, model: str | None = None) -> Runtime:
+        """The runtime of `model`, opened on first use."""
+        runtimes = self._runtimes
+        if runtimes.given is not None and model in (None, runtimes.given.name):
+            return runtimes.given
+        from agentspec.engine.runtime import open_runtime  # here: it loads llama.cpp
+
+        spec = self._spec(model or self.model)
+        runtime = runtimes.opened[spec] = open_runtime(spec)  # the one that is open, unless it was closed
+        return runtime
+
+    def close(self) -> None:
+        """Frees the models this one has loaded. Others with equal settings used the same, and load anew."""
+        while self._runtimes.opened:
+            _, runtime = self._runtimes.opened.popitem()
+            runtime.close()
+
+    def _spec(self, model: str) -> RuntimeSpec:
+        from agentspec.engine.runtime import RuntimeSpec  # here: it loads llama.cpp
+
+        draft = self.draft
+        if draft == "auto":
+            draft = DEFAULT_DRAFT if model == DEFAULT_MODEL else None
+        values = self._values(MODEL_OPTIONS)
+        return RuntimeSpec(
+            model=model,
+            draft=draft,
+            n_ctx=self.n_ctx,
+            n_parallel=self.n_parallel,
+            target=parse(RuntimeOptions, values),
+            draft_runtime=_draft_runtime(values, self.draft_options),
+            chat_template=self.chat_template,
+            wire_format=self.wire_format,
+        )
+
+    def _values(self, names: frozenset[str]) -> dict[str, object]:
+        return {name: getattr(self, name) for name in names}
+
+
+def _check_options(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError naming the option whose value cannot be used."""
+    CallOptions.parse(only(values, CALL_OPTIONS))
+    parse(ContextOptions, values)
+    parse(RuntimeOptions, values)
+    _draft_runtime(values, values.get("draft_options", {}))
+
+
+def _draft_runtime(values: Mapping[str, object], own: Mapping[str, object]) -> RuntimeOptions:
+    """The draft's options: its own over the target's."""
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"draft_options is {own!r}", hint="give a dict, such as {'n_gpu_layers': 0}")
+    return RuntimeOptions.parse({**only(values, frozenset(RuntimeOptions.model_fields)), **own})

@@ -1,0 +1,112 @@
+"""The chat model over a real engine, on the small model: its words are poor, its plumbing is the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Literal, cast
+
+import pytest
+from langchain_core.exceptions import ContextOverflowError
+from langchain_core.messages import AIMessageChunk
+
+from agentspec import ChatAgentSpec
+from agentspec.errors import ContextLengthError, ModelNotFoundError
+
+pytestmark = pytest.mark.model
+
+
+def paint(colour: Literal["red", "green"], coats: int) -> str:
+    """Paints a wall."""
+    return f"{coats} x {colour}"
+
+
+@pytest.fixture(scope="module")
+def model(small_model: Path) -> Iterator[ChatAgentSpec]:
+    model = ChatAgentSpec(model=str(small_model), n_ctx=1024, max_tokens=48)
+    yield model
+    model.close()
+
+
+def test_models_with_equal_settings_share_one_runtime(model: ChatAgentSpec, small_model: Path) -> None:
+    twin = ChatAgentSpec(model=str(small_model), n_ctx=1024, temperature=1.0)
+    assert twin._runtime() is model._runtime()
+
+
+def test_a_forced_call_is_valid(model: ChatAgentSpec) -> None:
+    message = model.bind_tools([paint], tool_choice="any").invoke("Paint it green, three times.")
+    (call,) = message.tool_calls
+    assert call["name"] == "paint"
+    assert set(call["args"]) == {"colour", "coats"}
+    assert call["args"]["colour"] in ("red", "green")
+    statistics = message.response_metadata["agentspec"]
+    assert statistics["target_passes"] < statistics["tokens"]  # forced tokens need no pass of their own
+
+
+def test_streaming_and_invoking_give_one_reply(model: ChatAgentSpec) -> None:
+    chunks = list(model.stream("Name a colour."))
+    whole = model.invoke("Name a colour.")
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert chunks[-1].response_metadata["finish_reason"] == whole.response_metadata["finish_reason"]
+
+
+def test_a_prompt_that_was_seen_is_not_computed_again(model: ChatAgentSpec) -> None:
+    model.invoke("Tell me about rivers.")
+    usage = model.invoke("Tell me about rivers.").usage_metadata
+    assert usage is not None
+    assert usage["input_token_details"]["cache_read"] == usage["input_tokens"] - 1
+
+
+def test_an_interrupt_in_a_stream_leaves_the_model_usable(model: ChatAgentSpec) -> None:
+    before = model.invoke("Name a fruit.").text
+    stream = cast(Generator[AIMessageChunk], model.stream("Tell me a long story."))
+    next(stream)
+    with pytest.raises(KeyboardInterrupt):
+        stream.throw(KeyboardInterrupt())
+    assert model.invoke("Name a fruit.").text == before
+
+
+def test_async_calls_side_by_side_all_get_an_answer(model: ChatAgentSpec) -> None:
+    questions = ["Name a fruit.", "Name a bird.", "Name a river.", "Name a colour."]
+
+    async def together() -> list[str]:
+        return [message.text for message in await asyncio.gather(*(model.ainvoke(q) for q in questions))]
+
+    answers = asyncio.run(together())
+    assert len(answers) == len(questions)
+    assert all(answers)
+
+
+def test_stop_strings_are_cut_off(model: ChatAgentSpec) -> None:
+    text = model.invoke("Count from one to ten.").text
+    stop = text[10:14]
+    assert model.invoke("Count from one to ten.", stop=[stop]).text == text[: text.index(stop)]
+
+
+def test_a_prompt_longer_than_the_context(model: ChatAgentSpec) -> None:
+    with pytest.raises(ContextOverflowError) as caught:
+        model.invoke("word " * 2000)
+    assert isinstance(caught.value, ContextLengthError)
+    assert caught.value.n_ctx == 1024
+
+
+def test_token_counts_are_those_of_the_prompt(model: ChatAgentSpec) -> None:
+    message = model.invoke("Name a fruit.")
+    assert message.usage_metadata is not None
+    counted = model.get_num_tokens_from_messages(model._convert_input("Name a fruit.").to_messages())
+    assert counted == message.usage_metadata["input_tokens"]
+
+
+def test_a_closed_model_loads_anew(small_model: Path) -> None:
+    model = ChatAgentSpec(model=str(small_model), n_ctx=512, max_tokens=4)
+    first = model._runtime()
+    model.close()
+    assert first.engine.closed
+    assert model.invoke("Name a fruit.").text
+    model.close()
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"no-such\.gguf"):
+        ChatAgentSpec(model="/no-such.gguf").invoke("x")
