@@ -62,9 +62,14 @@ def replay(model: ChatAgentSpec, turns: Sequence[list[AnyMessage]]) -> dict[str,
 def table(figures: dict[str, Figures]) -> Table:
     """The comparison as people read it."""
     sources = sorted({source for one in figures.values() for source in one.acceptance})
-    shown = Table(title="the same calls by draft (greedy, warm prefix, medians of one run)", box=SIMPLE_HEAD)
+    shown = Table(
+        title="the same calls by draft (greedy, warm prefix, medians of one run)",
+        caption="last columns: the share of each source's proposals that was accepted",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
     shown.add_column("draft", no_wrap=True)
-    for heading in ("tokens", "passes", "tok/pass", "tok/s", "speed", *(f"{name} ok" for name in sources)):
+    for heading in ("tokens", "passes", "tok/pass", "tok/s", "speed", *sources):
         shown.add_column(heading, justify="right", no_wrap=True)
     plain = figures["none"].tokens_per_second
     for name, one in figures.items():
@@ -98,7 +103,7 @@ def main() -> None:
         "every draft gave the same calls" if same else "the calls differ between drafts: see README"
     )
     peak = peak_rss_mb()
-    console.print(f"peak memory of this process: {peak:.0f} MB" if peak else "peak memory: not known here")
+    console.print(f"peak memory of this process: {peak:.0f} MB" if peak else "peak memory: unknown")
 
     summary: dict[str, Any] = {
         "tool_calls": valid + invalid,

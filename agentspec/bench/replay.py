@@ -12,11 +12,12 @@ This module must not know how a reply is made: it is given a function that makes
 
 from __future__ import annotations
 
+import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from agentspec.types import Json
@@ -125,13 +126,22 @@ class Replay(Generic[Turn]):
 
 
 def peak_rss_mb() -> float | None:
-    """Most resident memory this process has had, in MB (10^6 bytes); None on Windows."""
-    if sys.platform == "win32":
+    """Most resident memory this process has had, in MB (10^6 bytes); None where that cannot be told."""
+    try:
+        # getrusage's peak is inherited from the parent process; the kernel's own is not
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return (
+            next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+            * 1024
+            / 1e6
+        )
+    except (OSError, StopIteration):
+        pass  # not Linux
+    if platform.system() != "Darwin":
         return None
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def _number(value: Json) -> int:

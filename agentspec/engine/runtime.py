@@ -18,7 +18,7 @@ from pathlib import Path
 from agentspec.chat import formats
 from agentspec.chat.formats import WireFormat
 from agentspec.chat.template import ChatTemplate, template_source
-from agentspec.config import RuntimeOptions
+from agentspec.config import ContextOptions, RuntimeOptions
 from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
@@ -47,8 +47,8 @@ class RuntimeSpec:
 
     model: str
     draft: str | None
-    n_ctx: int = 8192
-    n_parallel: int = 4
+    n_ctx: int = ContextOptions().n_ctx
+    n_parallel: int = ContextOptions().n_parallel
     target: RuntimeOptions = field(default_factory=RuntimeOptions)
     draft_runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     chat_template: str | None = None

@@ -1,9 +1,10 @@
 """Greedy replies with drafts equal greedy replies without, token for token, on the default pair.
 
-A logit computed in a batch may differ in its last bits from the same one computed alone, so two tokens of
-almost equal logits can change places. Where a reply differs, the test proves such a near-tie: it computes
-the row at the first difference in passes of several sizes, and demands that the gap between the two
-tokens is no larger than what the size of the pass does to the row. Else it fails.
+llama.cpp computes a token alone with other kernels than several at once, and the KV it leaves differs too: on
+this pair the same logit moves by up to half a unit. So two tokens of almost equal logits can change places.
+Where a reply differs, the test proves such a near-tie, without the engine: it computes the row at the first
+difference in passes of several sizes, and demands that the two tokens are no further apart than the size
+of the passes moves them, and that this is little. Else it fails.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.llama import Context, Model
-from agentspec.types import Span
+from agentspec.types import LogitsArray, Span
 from tests.model.toolset import PROMPTS, Reply, Requests, run
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 CONFIGS = {"grammar": ("grammar",), "grammar+model": ("grammar", "model")}
-SHAPES = (1, 2, 4, 8, 16)
+SHAPES = (1, 2, 4, 8, 16)  # tokens a pass
+NOISE = 1.0  # most that the shape of the passes may move a logit
 
 
 class Pair:
@@ -51,22 +53,30 @@ class Pair:
         """Fails unless the first difference is between tokens whose order the pass's size decides."""
         pairs = enumerate(zip(plain.tokens, drafted.tokens, strict=False))
         at, (left, right) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
-        prefix = [*self.requests.make(prompt, sources=()).prompt, *plain.tokens[:at]]
-        rows = [self._row(prefix, shape) for shape in SHAPES]
+        start = self.requests.make(prompt, sources=()).prompt
+        rows = [self._row(list(start), plain.tokens[:at], shape) for shape in SHAPES]
         gap = min(abs(float(row[left] - row[right])) for row in rows)
         spread = np.ptp(np.stack([[row[left], row[right]] for row in rows]), axis=0).max()
-        assert gap <= spread, (
+        message = (
             f"{prompt!r} differs at token {at} ({left} or {right}), and it is no near-tie: "
             f"the logits are {gap:.4f} apart, and the size of the pass moves them by {spread:.4f}"
         )
+        assert gap <= spread <= NOISE, message
+        print(f"near-tie in {prompt!r} at token {at}: {gap:.4f} apart, moved by {spread:.4f}")
 
-    def _row(self, prefix: list[int], shape: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        """The row after `prefix`, its last `shape` tokens decoded in one pass."""
+    def _row(self, prompt: list[int], reply: list[int], shape: int) -> LogitsArray:
+        """The row after prompt and reply, the prompt decoded in large passes, the rest `shape` at a time."""
         self.context.truncate(0, 0)
-        head, tail = prefix[:-shape], prefix[-shape:]
-        for start in range(0, len(head), self.context.n_batch):
-            self.context.decode([Span(0, head[start : start + self.context.n_batch], ())])
-        (row,) = self.context.decode([Span(0, tail, (shape - 1,))])
+        *head, last = prompt
+        passes = [
+            head[start : start + self.context.n_batch] for start in range(0, len(head), self.context.n_batch)
+        ]
+        rest = [last, *reply]
+        first = len(rest) % shape or shape
+        passes += [rest[:first], *(rest[at : at + shape] for at in range(first, len(rest), shape))]
+        for tokens in passes[:-1]:
+            self.context.decode([Span(0, tokens, ())])
+        (row,) = self.context.decode([Span(0, passes[-1], (len(passes[-1]) - 1,))])
         return row
 
 
