@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from agentspec.errors import ConfigError
 
@@ -158,8 +158,13 @@ class DraftOptions(Options):
     )
     max_block: int = Field(24, ge=1, le=256, description="Tokens that one target pass may verify.")
     max_model_tokens: int = Field(
-        8, ge=1, le=64, description="Tokens of one block that the draft model may propose."
+        4, ge=1, le=64, description="Tokens of one block that the draft model may propose."
     )
+
+    @property
+    def skips_forced(self) -> bool:
+        """Whether forced tokens come without a pass of their own: what the grammar draft is."""
+        return "grammar" in self.sources
 
 
 class GenerationOptions(Options):
@@ -168,6 +173,18 @@ class GenerationOptions(Options):
     max_tokens: int = Field(1024, ge=1, description="Most tokens of a reply.")
     stop: tuple[str, ...] = Field((), description="Strings that end a reply; they are cut off it.")
     seed: int | None = Field(None, ge=0, description="Seed of the reply's randomness; None draws a new one.")
+
+    @field_validator("stop")
+    @classmethod
+    def _stops_can_occur(cls, stops: tuple[str, ...]) -> tuple[str, ...]:
+        for stop in stops:
+            if not stop:
+                raise ValueError("a stop string must not be empty")
+            try:
+                stop.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"the stop string {stop!r} is not valid Unicode") from None
+        return stops
 
 
 class ToolOptions(Options):

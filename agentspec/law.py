@@ -18,7 +18,7 @@ from agentspec.types import Distribution, FloatArray, IdArray, Legal, LogitsArra
 __all__ = ["point_mass", "probabilities", "probability_of"]
 
 _TOP_P_CANDIDATES = 512
-"""top-p looks among this many tokens before it sorts the whole vocabulary."""
+"""top-p sorts this many tokens, and 16 times as many whenever that was too few."""
 
 
 def probabilities(logits: LogitsArray, legal: Legal, sampling: SamplingOptions) -> Distribution:
@@ -44,8 +44,7 @@ def probabilities(logits: LogitsArray, legal: Legal, sampling: SamplingOptions) 
     if sampling.min_p > 0.0:
         floor = float(np.max(scores)) + float(np.log(sampling.min_p))
         ids, scores = _take(ids, scores, np.flatnonzero(scores >= floor))
-    probs = _softmax(scores.astype(np.float64) / sampling.temperature)
-    return Distribution(ids, probs)
+    return Distribution(ids, _softmax(scores, sampling.temperature))
 
 
 def point_mass(token: int) -> Distribution:
@@ -65,8 +64,10 @@ def _take(ids: IdArray, scores: LogitsArray, kept: IdArray) -> tuple[IdArray, Lo
     return ids[kept], scores[kept]
 
 
-def _softmax(scores: FloatArray) -> FloatArray:
-    weights = np.exp(scores - np.max(scores))
+def _softmax(scores: LogitsArray, temperature: float = 1.0) -> FloatArray:
+    below_best = scores.astype(np.float64) - float(np.max(scores))  # first, so that the best stays finite
+    with np.errstate(over="ignore"):  # a tiny temperature takes the others to -inf, which is right
+        weights = np.exp(below_best / temperature)
     normalised: FloatArray = weights / weights.sum()
     return normalised
 
@@ -86,12 +87,14 @@ def _top_k(scores: LogitsArray, k: int) -> IdArray:
 
 def _top_p(scores: LogitsArray, top_p: float) -> IdArray:
     """Indices of the smallest set of best scores whose mass reaches top_p, ascending."""
-    probs = _softmax(scores.astype(np.float64))
-    candidates = _top_k(scores, min(_TOP_P_CANDIDATES, len(scores)))
-    order = candidates[_descending(scores[candidates])]
-    mass = np.cumsum(probs[order])
-    if mass[-1] < top_p and len(order) < len(scores):
-        order = _descending(scores)
+    probs = _softmax(scores)
+    size = min(_TOP_P_CANDIDATES, len(scores))
+    while True:
+        candidates = _top_k(scores, size)
+        order = candidates[_descending(scores[candidates])]
         mass = np.cumsum(probs[order])
+        if mass[-1] >= top_p or size == len(scores):
+            break
+        size = min(16 * size, len(scores))
     kept = int(np.searchsorted(mass, top_p, side="left")) + 1  # the token that reaches top_p is kept
     return np.sort(order[:kept])

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from agentspec.errors import CacheError, GrammarError
+from agentspec.errors import CacheError, DecodeError, GrammarError
 from agentspec.types import Distribution, IdArray, LogitsArray, Span
 
 __all__ = [
@@ -83,6 +83,11 @@ class TableModel:
             raise CacheError(f"slot {slot} cannot go back to {length} tokens")
         del held[length:]
 
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        if not self.can_rewind and length < len(self._slots[source]):
+            raise CacheError(f"slot {source} cannot be shared in part")
+        self._slots[target] = self._slots[source][:length]
+
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
         count = sum(len(span.tokens) for span in spans)
         if not 0 < count <= self.n_batch:
@@ -90,7 +95,7 @@ class TableModel:
         if sum(len(span.rows) for span in spans) > self.n_outputs:
             raise ValueError(f"more than {self.n_outputs} rows asked for")
         if sum(map(len, self._slots)) + count > self.n_ctx:
-            raise ValueError(f"the context of {self.n_ctx} tokens is full")
+            raise DecodeError(f"the context of {self.n_ctx} tokens is full")
         self.passes += 1
         rows = []
         for span in spans:

@@ -31,6 +31,7 @@ class SourceCount:
 class Trace:
     """Counts of one reply; the engine adds to it, everything else reads it.
 
+    seed:              the reply's seed: the one asked for, or the one that was drawn
     tokens:            tokens emitted, an end-of-generation token included
     target_passes:     see above; the pass that ends the prompt is one of them
     prefill_computed:  prompt tokens decoded for this reply
@@ -41,6 +42,7 @@ class Trace:
     """
 
     law: str
+    seed: int | None = None
     tokens: int = 0
     target_passes: int = 0
     prefill_computed: int = 0
@@ -75,6 +77,7 @@ class Trace:
         """The statistics of `response_metadata["agentspec"]`, all numbers plain JSON."""
         return {
             "law": self.law,
+            "seed": self.seed,
             "tokens": self.tokens,
             "target_passes": self.target_passes,
             "tokens_per_pass": self.tokens / self.target_passes if self.target_passes else None,

@@ -131,7 +131,7 @@ class Matcher(Protocol):
         ...
 
     def advance(self, token: int) -> None:
-        """Moves over one token. Raises GrammarError if it is not legal."""
+        """Moves over one token that `legal()` allows. Raises GrammarError where its text cannot follow."""
         ...
 
     def fork(self) -> Matcher:
@@ -200,10 +200,23 @@ class Session(Protocol):
         """Keeps the first `length` tokens of a slot. Raises CacheError if the cache cannot do it."""
         ...
 
+    @property
+    def can_rewind(self) -> bool:
+        """Whether a part of a sequence can be removed; False for recurrent memory."""
+        ...
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Makes `target` hold the first `length` tokens of `source`, at no computing.
+
+        Raises CacheError where the memory cannot share a part of a sequence.
+        """
+        ...
+
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
         """Appends the spans in one pass and returns the rows asked for, in order, as copies.
 
-        Raises DecodeError, leaving the session as it was; ValueError on more than n_batch tokens.
+        Raises DecodeError, leaving the session as it was, when llama.cpp refuses or the context is full;
+        ValueError on arguments that make no sense, such as more than n_batch tokens.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The main job in one command: an agent at work, then its tool-call turns again under each draft.
 
-    make demo
+    make demo                                       (or python -m examples.demo --rounds 1)
 
 Prints the agent's steps, a table that compares decoding without drafts, with the grammar draft and with
 grammar and model drafts, and as its last line one JSON object with the figures.
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from langchain_core.messages import AIMessage, AnyMessage, SystemMessage
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -27,7 +28,6 @@ CONFIGS: dict[str, tuple[str, ...]] = {
     "grammar": ("grammar",),
     "grammar+model": ("grammar", "model"),
 }
-ROUNDS = 3
 
 console = Console(highlight=False)
 
@@ -41,7 +41,7 @@ def tool_call_turns(conversation: Sequence[AnyMessage]) -> list[list[AnyMessage]
     ]
 
 
-def replay(model: ChatAgentSpec, turns: Sequence[list[AnyMessage]]) -> dict[str, Figures]:
+def replay(model: ChatAgentSpec, turns: Sequence[list[AnyMessage]], rounds: int) -> dict[str, Figures]:
     """The turns again under each configuration, with the same law: only what is proposed differs."""
     # what LangChain's agent binds: the answer is one more tool, and every reply is a call
     bound = model.bind_tools([*agent.TOOLS, agent.Answer], tool_choice="any")
@@ -54,9 +54,9 @@ def replay(model: ChatAgentSpec, turns: Sequence[list[AnyMessage]]) -> dict[str,
     bench = Replay(answer, CONFIGS)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        total = bench.replies(len(turns), ROUNDS)
+        total = bench.replies(len(turns), rounds)
         task = progress.add_task(f"replaying {len(turns)} turns under {len(CONFIGS)} drafts", total=total)
-        return bench.run(turns, rounds=ROUNDS, progress=lambda: progress.advance(task))
+        return bench.run(turns, rounds=rounds, progress=lambda: progress.advance(task))
 
 
 def table(figures: dict[str, Figures]) -> Table:
@@ -85,8 +85,10 @@ def table(figures: dict[str, Figures]) -> Table:
     return shown
 
 
-def main() -> None:
-    """Runs the demo on the default pair of models, which is downloaded the first time."""
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each turn is measured, after a warm-up.")] = 3,
+) -> None:
+    """An agent at work on local models, then its tool-call turns again under each draft."""
     model = ChatAgentSpec(temperature=0.0)
     console.rule("an agent at work")
     conversation = agent.run(model)
@@ -96,7 +98,9 @@ def main() -> None:
     invalid = sum(len(reply.invalid_tool_calls) for reply in replies)
 
     console.rule("its tool-call turns again")
-    figures = replay(model, turns)
+    if not turns:
+        raise SystemExit("the agent called no tool: nothing to measure")
+    figures = replay(model, turns, rounds)
     console.print(table(figures))
     same = all(one.texts == figures["none"].texts for one in figures.values())
     console.print(
@@ -115,4 +119,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -16,7 +16,7 @@ from agentspec.chat.strictjson import plain
 from agentspec.errors import SchemaError
 from agentspec.types import BoundTool, Json
 
-__all__ = ["check_parameters", "check_tool", "closed_schema"]
+__all__ = ["check_parameters", "check_tool", "closed_document", "closed_schema"]
 
 # keywords whose value is one schema, a list of schemas, a mapping of names to schemas
 _ONE = (
@@ -68,6 +68,18 @@ def closed_schema(parameters: Mapping[str, Json]) -> dict[str, Json]:
     if not any(key in root for key in (*_SAYS_OTHERWISE, *_IN_PLACE)):
         root.setdefault("type", "object")
         root.setdefault("properties", {})
+    return _closed(root)
+
+
+def closed_document(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """`closed_schema` of a whole JSON document, which need not be an object: one that is an object without
+    `properties` stays open."""
+    root = _copy(schema)
+    root.pop("$schema", None)
+    return _closed(root)
+
+
+def _closed(root: _Schema) -> _Schema:
     parts = _parts_of_compositions(root)
     for place, schema in _schemas(root):
         if place not in parts and _can_close(schema):

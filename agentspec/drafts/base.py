@@ -31,7 +31,7 @@ class DraftRequest:
               token is legal
     sampling: the settings of the target's law, for drafts that draw from a model of their own
     limit:    at most this many tokens, at least 1
-    last:     nothing else will extend this block after this source: a guess costs little here
+    last:     no source that runs a model will extend this block: a guess costs little here
     chance:   the request's randomness; the only one a draft may use
     """
 
@@ -52,11 +52,16 @@ class Draft(Protocol):
         """The source's name in options, statistics and traces."""
         ...
 
+    @property
+    def cheap(self) -> bool:
+        """True if a proposal costs no model pass, so that its tokens need not be rationed."""
+        ...
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """One proposal per request, in order, with at most `limit` tokens; an empty one for no idea.
 
-        Takes many sequences at once, because a model batches them. May raise AgentSpecError: the engine
-        then goes on without this source.
+        Takes many sequences at once, because a model batches them. May raise AgentSpecError or ValueError:
+        the block then goes on without this source. Whether it does must not depend on a drawn token.
         """
         ...
 

@@ -22,6 +22,10 @@ class GrammarDraft:
     def name(self) -> str:
         return "grammar"
 
+    @property
+    def cheap(self) -> bool:
+        return True
+
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         return [self._propose(request) for request in requests]
 

@@ -13,10 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentspec.drafts.base import DraftRequest
+from agentspec.errors import CacheError
 from agentspec.law import probabilities
+from agentspec.prefix import common_prefix, take_prefix
 from agentspec.types import Distribution, Legal, LogitsArray, Proposal, Session, Span
 
-__all__ = ["ModelDraft", "common_prefix"]
+__all__ = ["ModelDraft"]
+
+_WORTH_A_SEARCH = 32
+"""Missing tokens from which on other slots are searched for the prefix."""
 
 
 @dataclass(slots=True)
@@ -43,6 +48,10 @@ class ModelDraft:
     @property
     def name(self) -> str:
         return "model"
+
+    @property
+    def cheap(self) -> bool:
+        return False
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Raises DecodeError or CacheError when the draft model fails."""
@@ -92,30 +101,45 @@ class ModelDraft:
 
     def _step(self, active: Sequence[_Run], busy: set[int]) -> list[LogitsArray]:
         """Brings each run's KV up to date and returns the row that follows its last token."""
-        spans = []
+        missing = []
         for run in active:
             prefix = [*run.request.prefix, *run.tokens]
-            slot = run.request.slot
-            held = min(common_prefix(self._session.tokens(slot), prefix), len(prefix) - 1)
-            if held < len(self._session.tokens(slot)):
-                self._session.truncate(slot, held)
-            spans.append((slot, prefix[held:]))
-        self._make_room(sum(len(missing) for _, missing in spans), busy)
-        return self._decode(spans)
+            missing.append((run.request.slot, prefix[self._hold(run.request.slot, prefix) :]))
+        self._make_room(sum(len(tokens) for _, tokens in missing), busy)
+        return self._decode(missing)
+
+    def _hold(self, slot: int, prefix: list[int]) -> int:
+        """Cuts the slot to what it shares with the prefix, less the last token; returns how much that is.
+
+        A prefix that is mostly missing, as in a conversation's first block, may lie in another slot.
+        """
+        held = min(common_prefix(self._session.tokens(slot), prefix), len(prefix) - 1)
+        if len(prefix) - held > _WORTH_A_SEARCH:
+            return take_prefix(self._session, slot, prefix)
+        try:
+            self._session.truncate(slot, held)
+        except CacheError:  # recurrent memory cannot go back: start afresh
+            self._session.truncate(slot, 0)
+        return len(self._session.tokens(slot))
 
     def _decode(self, missing: list[tuple[int, list[int]]]) -> list[LogitsArray]:
-        """Decodes the missing tokens, long ones in chunks first, and one row for each sequence."""
+        """Decodes the missing tokens, all but the last few in chunks, and one row for each sequence."""
         n_batch = self._session.n_batch
-        share = max(1, n_batch // len(missing))
-        tails = []
-        for slot, tokens in missing:
-            start = 0
-            while len(tokens) - start > share:
-                chunk = tokens[start : min(start + n_batch, len(tokens) - 1)]
-                self._session.decode([Span(slot, chunk, ())])
-                start += len(chunk)
-            tails.append(Span(slot, tokens[start:], (len(tokens) - start - 1,)))
-        return self._session.decode(tails)
+        group = min(n_batch, self._session.n_outputs)
+        rows: list[LogitsArray] = []
+        for start in range(0, len(missing), group):
+            some = missing[start : start + group]
+            share = n_batch // len(some)
+            tails = []
+            for slot, tokens in some:
+                rest = tokens
+                while len(rest) > share:
+                    size = min(n_batch, len(rest) - 1)
+                    self._session.decode([Span(slot, rest[:size], ())])
+                    rest = rest[size:]
+                tails.append(Span(slot, rest, (len(rest) - 1,)))
+            rows += self._session.decode(tails)
+        return rows
 
     def _make_room(self, needed: int, busy: set[int]) -> None:
         """Drops the KV of sequences that are not drafting now, if the rest does not fit."""
@@ -127,18 +151,3 @@ class ModelDraft:
             if slot not in busy and count:
                 self._session.truncate(slot, 0)
                 free += count
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the longest common prefix of two token sequences."""
-    length = min(len(left), len(right))
-    if list(left[:length]) == list(right[:length]):
-        return length
-    low, high = 0, length  # left[:low] == right[:low]; they differ before `high`
-    while high - low > 1:
-        middle = (low + high) // 2
-        if list(left[low:middle]) == list(right[low:middle]):
-            low = middle
-        else:
-            high = middle
-    return low

@@ -7,6 +7,7 @@ know tools, text or LangChain.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections import deque
@@ -15,18 +16,24 @@ from dataclasses import dataclass
 
 from agentspec.config import SamplingOptions
 from agentspec.drafts.base import Draft
-from agentspec.drafts.model import common_prefix
 from agentspec.engine.block import Block
+from agentspec.engine.cache import SlotCache
 from agentspec.engine.planner import BlockPlan, Planner
 from agentspec.engine.request import Request
 from agentspec.engine.sequence import RunningSequence
 from agentspec.engine.stream import Channel
-from agentspec.errors import AgentSpecError, CacheError, ContextLengthError, EngineError
+from agentspec.errors import AgentSpecError, ContextLengthError, EngineError
 from agentspec.law import point_mass, probabilities
 from agentspec.types import Distribution, FinishReason, LogitsArray, Randomness, Session, Span, Vocabulary
 from agentspec.verify import SeededRandomness, Verdict, token_wise
 
 __all__ = ["Core"]
+
+_log = logging.getLogger(__name__)
+
+
+_LOAD_BESIDE = 128
+"""Most prompt tokens loaded in a pass that also carries other replies: it must not hold them up for long."""
 
 
 @dataclass(slots=True)
@@ -58,19 +65,27 @@ class Core:
     ) -> None:
         self._target = target
         self._vocab = vocab
+        self._slots = SlotCache(target)
         self._planner = Planner(drafts)
         self._randomness = randomness
         self._waiting: deque[RunningSequence] = deque()
         self._active: list[RunningSequence] = []
-        self._last_used = dict.fromkeys(range(target.n_slots), 0)  # slot -> when its last reply ended
-        self._clock = 0
+        self._passed_over: set[int] = set()  # slots that had no part in the last pass
+        if drafts and not target.can_rewind:
+            _log.warning("the target's memory cannot go back (recurrent or hybrid): drafting is off")
 
     # ------------------------------------------------------------------------------------- requests
 
     def check(self, request: Request) -> None:
-        """Raises ContextLengthError when the prompt leaves no room for a reply; ValueError when empty."""
+        """Refuses what cannot be generated.
+
+        Raises ContextLengthError when the prompt leaves no room for a reply; ValueError when it is empty or
+        has an id that the vocabulary has not.
+        """
         if not request.prompt:
             raise ValueError("the prompt is empty")
+        if not 0 <= min(request.prompt) <= max(request.prompt) < self._target.n_vocab:
+            raise ValueError(f"the prompt has ids outside the vocabulary of {self._target.n_vocab}")
         if len(request.prompt) >= self._target.n_ctx:
             raise ContextLengthError(
                 f"the prompt has {len(request.prompt)} tokens, and the context holds {self._target.n_ctx}",
@@ -80,17 +95,23 @@ class Core:
             )
 
     def add(self, request: Request, channel: Channel) -> None:
-        """Queues a request. Its steps, its result or its error go to `channel`."""
+        """Queues a request that passed `check`. Its steps, its result or its error go to `channel`."""
         seed = request.generation.seed
-        chance = self._randomness(secrets.randbits(63) if seed is None else seed)
+        if seed is None:
+            seed = secrets.randbits(63)
         room = self._target.n_ctx - len(request.prompt)
         max_reply = min(request.generation.max_tokens, room)
-        self._waiting.append(RunningSequence(request, channel, chance, max_reply=max_reply))
+        chance = self._randomness(seed)
+        sequence = RunningSequence(request, channel, chance, seed=seed, max_reply=max_reply)
+        if sequence.matcher is not None and sequence.matcher.done():
+            sequence.finish("stop")  # a grammar of nothing but the empty reply
+        else:
+            self._waiting.append(sequence)
 
     def busy(self) -> bool:
         return bool(self._active or self._waiting)
 
-    def fail_all(self, error: BaseException) -> None:
+    def fail_all(self, error: AgentSpecError) -> None:
         """Ends every request with an error."""
         for sequence in [*self._active, *self._waiting]:
             sequence.channel.fail(error)
@@ -119,69 +140,63 @@ class Core:
                 self._settle(entry.sequence, entry.block, entry_rows)
 
     def _drop_cancelled(self) -> None:
-        self._waiting = deque(waiting for waiting in self._waiting if not waiting.channel.cancelled)
+        for sequence in [waiting for waiting in self._waiting if waiting.channel.cancelled]:
+            self._waiting.remove(sequence)
+            sequence.finish("cancelled")
         for sequence in [running for running in self._active if running.channel.cancelled]:
             self._end(sequence, "cancelled")
 
     def _admit(self) -> None:
         """Gives slots to waiting requests, in order, while their KV is sure to fit."""
-        while self._waiting:
+        while self._waiting and not self._slots.full:
             sequence = self._waiting[0]
-            taken = {other.slot for other in self._active}
-            free = [slot for slot in range(self._target.n_slots) if slot not in taken]
             reserved = sequence.reserved + sum(other.reserved for other in self._active)
-            if not free or reserved > self._target.n_ctx:
+            if reserved > self._target.n_ctx:
                 return
             self._waiting.popleft()
-            held = {slot: common_prefix(self._target.tokens(slot), sequence.tokens) for slot in free}
-            slot = max(free, key=lambda place: (held[place], -self._last_used[place]))
-            self._evict([idle for idle in free if idle != slot], self._target.n_ctx - reserved)
-            sequence.admitted(slot, self._reuse(slot, min(held[slot], len(sequence.tokens) - 1)))
+            sequence.admitted(*self._slots.claim(sequence.tokens, self._target.n_ctx - reserved))
             self._active.append(sequence)
 
-    def _evict(self, idle: list[int], room: int) -> None:
-        """Clears the least recently used of the idle slots until their KV takes at most `room` cells."""
-        held = sum(len(self._target.tokens(slot)) for slot in idle)
-        for slot in sorted(idle, key=self._last_used.__getitem__):
-            if held <= room:
-                return
-            held -= len(self._target.tokens(slot))
-            self._target.truncate(slot, 0)
-
-    def _reuse(self, slot: int, length: int) -> int:
-        """Cuts a slot to a prefix; returns how much of it is left."""
-        if length < len(self._target.tokens(slot)):
-            try:
-                self._target.truncate(slot, length)
-            except CacheError:  # recurrent memory cannot go back: start afresh
-                self._target.truncate(slot, 0)
-        return len(self._target.tokens(slot))
-
     def _divide(self) -> list[_Entry]:
-        """Divides the batch: blocks for those whose KV is nearly complete, then chunks of long prompts."""
+        """Divides the batch: blocks for those whose KV is nearly complete, and chunks of long prompts.
+
+        Who had no part in the last pass comes first, with a chunk if need be.
+        """
         budget, rows = self._target.n_batch, self._target.n_outputs
         least = min(budget, rows) // 4  # a block with less room than this, and than it may use, waits
-        entries, loading = [], []
+        self._active.sort(key=lambda sequence: sequence.slot not in self._passed_over)
+        entries: list[_Entry] = []
+        loading: list[_Entry] = []
         for sequence in self._active:
             missing = sequence.tokens[len(self._target.tokens(sequence.slot)) :]
-            wanted = min(sequence.request.draft.max_block, sequence.max_reply - sequence.n_reply - 1)
+            wanted = self._wanted(sequence)
             limit = min(wanted, budget - len(missing), rows - 1)
-            if limit < min(wanted, least):
-                loading.append((sequence, missing))
-                continue
-            block = Block(sequence.tokens, sequence.matcher, self._vocab.end_ids)
-            entries.append(_Entry(sequence, missing, block, limit))
-            budget -= len(missing) + limit
-            rows -= limit + 1
-        for sequence, missing in loading:
-            chunk = missing[: min(budget, len(missing) - 1)]
-            if chunk:
+            if limit >= min(wanted, least):
+                block = Block(sequence.tokens, sequence.matcher, self._vocab.end_ids)
+                entries.append(_Entry(sequence, missing, block, limit))
+                budget -= len(missing) + limit
+                rows -= limit + 1
+            elif sequence.slot in self._passed_over and budget > 0:
+                chunk = missing[: min(budget, len(missing) - 1)]
                 entries.append(_Entry(sequence, chunk, None, 0))
                 budget -= len(chunk)
-        # who got nothing this time comes first the next
+            else:
+                loading.append(_Entry(sequence, missing, None, 0))
+        if entries:
+            budget = min(budget, _LOAD_BESIDE)
+        for entry in loading:
+            entry.missing = entry.missing[: min(budget, len(entry.missing) - 1)]
+            budget -= len(entry.missing)
+        entries += [entry for entry in loading if entry.missing]
         served = {entry.sequence.slot for entry in entries}
-        self._active.sort(key=lambda sequence: sequence.slot in served)
+        self._passed_over = {sequence.slot for sequence in self._active} - served
         return entries
+
+    def _wanted(self, sequence: RunningSequence) -> int:
+        """Most tokens that the sequence's block may have."""
+        if not self._target.can_rewind:
+            return 0  # a rejected token could not be taken back
+        return min(sequence.request.draft.max_block, sequence.max_reply - sequence.n_reply - 1)
 
     def _compose(self, entries: Sequence[_Entry]) -> None:
         started = time.perf_counter()
@@ -222,7 +237,7 @@ class Core:
         spans: list[Span] = []
         wanted: list[list[int]] = []
         for entry in entries:
-            skip_forced = "grammar" in entry.sequence.request.draft.sources
+            skip_forced = entry.sequence.request.draft.skips_forced
             positions = [] if entry.block is None else entry.block.rows(skip_forced=skip_forced)
             wanted.append(positions)
             if entry.block is None:
@@ -232,18 +247,15 @@ class Core:
                 tokens = [*entry.missing, *entry.block.tokens][: first + positions[-1] + 1]
                 rows = [first + position for position in positions]
                 spans.append(Span(entry.sequence.slot, tokens, rows))
+        held = [len(self._target.tokens(entry.sequence.slot)) for entry in entries]
         started = time.perf_counter()
         flat = iter(self._target.decode(spans) if spans else [])
         seconds = time.perf_counter() - started
-        for entry, positions in zip(entries, wanted, strict=True):
-            if positions or entry.block is None:
-                self._account(entry, seconds)
+        for entry, before in zip(entries, held, strict=True):
+            after = len(self._target.tokens(entry.sequence.slot))
+            if after > before:
+                entry.sequence.decoded(before, after, seconds)
         return [{position: next(flat) for position in positions} for positions in wanted]
-
-    def _account(self, entry: _Entry, seconds: float) -> None:
-        prompt = len(entry.missing) - entry.sequence.n_reply
-        entry.sequence.trace.prefill_computed += max(0, prompt)
-        entry.sequence.trace.add_seconds("prefill" if prompt > 1 else "target", seconds)
 
     # --------------------------------------------------------------------------------------- commit
 
@@ -257,12 +269,12 @@ class Core:
                 _BlockLaws(block, rows, sequence.request.sampling),
                 sequence.chance,
             )
+            sequence.trace.add_seconds("verify", time.perf_counter() - started)
             self._commit(sequence, block, verdict, passes=1 if rows else 0)
         except AgentSpecError as error:
             self._fail(sequence, error)
         except ValueError as error:
             self._fail(sequence, EngineError(f"a block could not be verified: {error}"))
-        sequence.trace.add_seconds("verify", time.perf_counter() - started)
 
     def _commit(self, sequence: RunningSequence, block: Block, verdict: Verdict, *, passes: int) -> None:
         """Keeps what was accepted, everywhere: KV, tokens, grammar, trace, stream."""
@@ -272,8 +284,8 @@ class Core:
         emitted = block.tokens[: verdict.accepted]
         if verdict.token is not None:
             emitted.append(verdict.token)
-        sequence.trace.record(block.proposals, verdict.accepted, len(emitted), passes=passes)
-        reason = sequence.emit(emitted, self._vocab)
+        taken, reason = sequence.emit(emitted, self._vocab)
+        sequence.trace.record(block.proposals, verdict.accepted, taken, passes=passes)
         if reason is not None:
             self._end(sequence, reason)
 
@@ -288,8 +300,8 @@ class Core:
 
     def _leave(self, sequence: RunningSequence) -> None:
         self._active.remove(sequence)
-        self._clock += 1
-        self._last_used[sequence.slot] = self._clock
+        self._passed_over.discard(sequence.slot)
+        self._slots.release(sequence.slot)
         self._planner.release(sequence.slot)
 
 

@@ -25,7 +25,9 @@ class RunningSequence:
     slot:      its place in the sessions, -1 while it waits
     """
 
-    def __init__(self, request: Request, channel: Channel, chance: Randomness, *, max_reply: int) -> None:
+    def __init__(
+        self, request: Request, channel: Channel, chance: Randomness, *, seed: int, max_reply: int
+    ) -> None:
         self.request = request
         self.channel = channel
         self.chance = chance
@@ -33,9 +35,8 @@ class RunningSequence:
         self.slot = -1
         self.tokens = list(request.prompt)
         self.matcher: Matcher | None = None if request.matcher is None else request.matcher.fork()
-        self.trace = Trace(law=request.law)
+        self.trace = Trace(law=request.law, seed=seed)
         self._stops = StopScanner(request.generation.stop)
-        self._submitted = time.perf_counter()
 
     @property
     def n_prompt(self) -> int:
@@ -53,10 +54,16 @@ class RunningSequence:
     def admitted(self, slot: int, reused: int) -> None:
         self.slot = slot
         self.trace.prefill_reused = reused
-        self.trace.add_seconds("queue", time.perf_counter() - self._submitted)
+        self.trace.add_seconds("queue", time.perf_counter() - self.channel.created)
 
-    def emit(self, tokens: Sequence[int], vocab: Vocabulary) -> FinishReason | None:
-        """Takes tokens that are settled; returns why the reply ends with them, or None."""
+    def decoded(self, start: int, end: int, seconds: float) -> None:
+        """Notes a pass that computed the KV of positions start to end (exclusive)."""
+        prompt = max(0, min(self.n_prompt, end) - start)
+        self.trace.prefill_computed += prompt
+        self.trace.add_seconds("prefill" if prompt > 1 else "target", seconds)
+
+    def emit(self, tokens: Sequence[int], vocab: Vocabulary) -> tuple[int, FinishReason | None]:
+        """Takes tokens that are settled. Returns how many are part of the reply and, if it ends, why."""
         data = b""
         taken = 0
         reason: FinishReason | None = None
@@ -78,7 +85,7 @@ class RunningSequence:
         if reason is not None:
             data += self._stops.flush()
         self.channel.put(Step(tuple(tokens[:taken]), data))
-        return reason
+        return taken, reason
 
     def finish(self, reason: FinishReason) -> None:
         complete = reason == "stop" and (self.matcher is None or self.matcher.accepting())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 
@@ -20,9 +21,13 @@ __all__ = ["Channel", "Stream"]
 
 
 class Channel:
-    """The shared state. `cancelled` is written by the consumer and read by the worker."""
+    """The shared state. `cancelled` is written by the consumer and read by the worker.
+
+    created: when the request was submitted, `time.perf_counter()` seconds
+    """
 
     def __init__(self) -> None:
+        self.created = time.perf_counter()
         self._ready = threading.Condition()
         self._steps: deque[Step] = deque()
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
@@ -103,8 +108,9 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
     `AgentSpecError`. One consumer iterates; any thread may close.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, engine: object = None) -> None:
         self._channel = channel
+        self._engine = engine  # kept alive for as long as somebody reads
 
     def __iter__(self) -> Stream:
         return self
@@ -130,9 +136,12 @@ class Stream(Iterator[Step], AsyncIterator[Step]):
 
     @property
     def result(self) -> Result:
-        """How the reply ended. Raises RuntimeError while it runs, and when it was closed early or failed."""
+        """How the reply ended; after `close`, once the engine has noticed, with reason "cancelled".
+
+        Raises RuntimeError before, and when the reply failed.
+        """
         if self._channel.result is None:
-            raise RuntimeError("the reply has no result: it is still running, was closed, or failed")
+            raise RuntimeError("the reply has no result: it is still running, or it failed")
         return self._channel.result
 
     def __del__(self) -> None:

@@ -3,8 +3,9 @@
 To look ahead is to advance a fork, which costs a microsecond. llguidance's own rollback is not used: in
 1.9.1, after going back out of one branch and into another, its masks may still allow tokens of the first.
 llguidance reports errors as a state that a matcher never leaves, so every call that may end there is
-checked and raised here. A token is consumed only if the mask allows it: llguidance itself would also
-consume spellings to which its mask gives no probability.
+checked and raised here. To advance is not to ask whether a token is legal: llguidance consumes any spelling
+of text that fits, also those to which its mask gives no probability. Callers advance over tokens that
+`legal` allowed, as the engine's block does; asking again here would cost a mask a token.
 
 It must not know schemas, nor how a grammar is written.
 """
@@ -25,6 +26,7 @@ from agentspec.types import IdArray, Matcher
 __all__ = ["CompiledGrammar", "Grammar", "GrammarMatcher"]
 
 _SPECIAL = re.compile(rb"\xff\[(\d+)\]")  # how llguidance writes a special token in forced bytes
+_APPENDIX = re.compile(r"\s*<state>|\n *\d+ \| ")
 
 
 class Grammar(Protocol):
@@ -72,7 +74,8 @@ class GrammarMatcher:
         return self._forced
 
     def guess(self) -> tuple[int, ...]:
-        text = self._native.compute_ff_bytes()
+        # of a copy: the call changes the masks that its matcher gives later
+        text = self._native.deep_copy().compute_ff_bytes()
         if not text:
             return ()
         state = self.fork()
@@ -87,8 +90,12 @@ class GrammarMatcher:
         return tuple(tokens)
 
     def advance(self, token: int) -> None:
+        """Moves over one token that `legal` allows; another spelling of the same text may pass too.
+
+        Raises GrammarError, and is of no more use, where the token's text cannot follow.
+        """
         if not self._native.consume_token(token):
-            raise GrammarError(f"the grammar refused token {token}: {self._native.get_error()}")
+            raise GrammarError(f"the grammar refused token {token}: {_reason(self._native)}")
         self._moved()
 
     def try_advance(self, tokens: Sequence[int]) -> bool:
@@ -117,16 +124,35 @@ class GrammarMatcher:
         return np.flatnonzero(np.unpackbits(bits, count=self._tokenizer.n_tokens, bitorder="little"))
 
     def _spell(self, text: bytes) -> list[int]:
-        """The canonical tokens of forced bytes, special tokens among them."""
+        """The canonical tokens of forced bytes, special tokens among them, as far as there are any.
+
+        Bytes that begin a character stay out: its tokens depend on the rest of it.
+        """
         tokens: list[int] = []
         for index, part in enumerate(_SPECIAL.split(text)):
             if index % 2:
                 tokens.append(int(part))
-            elif part:
-                tokens += self._tokenizer.tokenize(part)
+                continue
+            try:
+                tokens += self._tokenizer.tokenize(_whole_characters(part))
+            except ValueError:  # a byte that the vocabulary cannot spell
+                break
         return tokens
 
 
 def _check(native: llguidance.LLMatcher) -> None:
     if native.is_error():
-        raise GrammarError(native.get_error())
+        raise GrammarError(_reason(native))
+
+
+def _reason(native: llguidance.LLMatcher) -> str:
+    """llguidance's error without what it appends: its parser's state, and the grammar or a line of it."""
+    return _APPENDIX.split(native.get_error(), maxsplit=1)[0].strip()
+
+
+def _whole_characters(text: bytes) -> bytes:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        return text[: error.start]
+    return text

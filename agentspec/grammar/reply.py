@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentspec.chat.formats.base import WireFormat
-from agentspec.chat.schema import closed_schema
+from agentspec.chat.schema import closed_document, closed_schema
 from agentspec.errors import GrammarError, SchemaError
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.tokenizer import GrammarTokenizer
@@ -76,7 +76,7 @@ def compile_json(
     """
     name = schema.get("title")
     try:
-        return CompiledGrammar(tokenizer, _head(spelling) + f"start: {_json_rule(schema)}\n")
+        return CompiledGrammar(tokenizer, _head(spelling) + f"start: {_json_rule(closed_document(schema))}\n")
     except GrammarError as error:
         raise _schema_error(str(name or "response"), error) from error
 
@@ -121,7 +121,7 @@ class _Writer:
         for index, tool in enumerate(self._tools):
             head = f"{self.name_part(tool)}, {json.dumps(self._wire.arguments_key)}: "
             rules.append(f'tool_{index}: {_quote(head)} args_{index} "}}"')
-            rules.append(f"args_{index}: {_json_rule(tool.parameters)}")
+            rules.append(f"args_{index}: {_json_rule(closed_schema(tool.parameters))}")
         return _head(self._spelling) + "\n".join(rules) + "\n"
 
 
@@ -129,9 +129,8 @@ def _head(spelling: str) -> str:
     return '%llguidance {"no_forcing": true}\n' if spelling == "any" else ""
 
 
-def _json_rule(schema: Mapping[str, Json]) -> str:
-    closed = {**closed_schema(schema), "x-guidance": _SEPARATORS}
-    return "%json " + json.dumps(closed, ensure_ascii=True)
+def _json_rule(closed: Mapping[str, Json]) -> str:
+    return "%json " + json.dumps({**closed, "x-guidance": _SEPARATORS}, ensure_ascii=True)
 
 
 def _text(tokenizer: GrammarTokenizer, text: str) -> str:
@@ -158,7 +157,7 @@ def _blame(tokenizer: GrammarTokenizer, tools: Sequence[BoundTool]) -> None:
     """Raises the SchemaError of the first tool that does not compile by itself."""
     for tool in tools:
         try:
-            CompiledGrammar(tokenizer, f"start: {_json_rule(tool.parameters)}\n")
+            CompiledGrammar(tokenizer, f"start: {_json_rule(closed_schema(tool.parameters))}\n")
         except GrammarError as error:
             raise _schema_error(tool.name, error) from error
 

@@ -6,13 +6,15 @@ where the vocabulary comes from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import llguidance
 
 from agentspec.types import Vocabulary
 
 __all__ = ["GrammarTokenizer"]
+
+_ANCHOR = b"\n"
 
 
 class GrammarTokenizer:
@@ -26,27 +28,46 @@ class GrammarTokenizer:
         self.n_tokens = vocab.n_tokens
         self.end_ids = vocab.end_ids
         self.vocab = vocab
+        self._anchor = _spelling(vocab, _ANCHOR)
         # llguidance's own guess of the end ids is wrong for most models: name them.
         self.native = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Wrapped(vocab)),
+            llguidance.TokenizerWrapper(_Wrapped(vocab, self.tokenize)),
             n_vocab=vocab.n_tokens,
             eos_token=sorted(vocab.end_ids),
         )
 
     def tokenize(self, text: bytes) -> list[int]:
-        """The model's own tokenization of text without special tokens."""
+        """The model's own tokenization of text without special tokens, as it is within a reply.
+
+        SentencePiece models put a space in front of a text. So a line break is tokenized before it and
+        taken away again, unless the two have merged: families that add the space do not merge it.
+
+        Raises ValueError on a byte that the vocabulary cannot spell.
+        """
+        if self._anchor:
+            whole = self.vocab.tokenize(_ANCHOR + text, special=False)
+            if whole[: len(self._anchor)] == self._anchor:
+                return whole[len(self._anchor) :]
         return self.vocab.tokenize(text, special=False)
 
 
 class _Wrapped:
     """The attributes that llguidance.TokenizerWrapper reads."""
 
-    def __init__(self, vocab: Vocabulary) -> None:
+    def __init__(self, vocab: Vocabulary, tokenize: Callable[[bytes], list[int]]) -> None:
         self.eos_token_id = min(vocab.end_ids)
         self.bos_token_id: int | None = None
         self.tokens: Sequence[bytes] = vocab.pieces()
         self.special_token_ids = [token for token in range(vocab.n_tokens) if vocab.is_special(token)]
-        self._vocab = vocab
+        self._tokenize = tokenize
 
     def __call__(self, text: bytes | str) -> list[int]:
-        return self._vocab.tokenize(text.encode() if isinstance(text, str) else text, special=False)
+        return self._tokenize(text.encode() if isinstance(text, str) else text)
+
+
+def _spelling(vocab: Vocabulary, text: bytes) -> list[int]:
+    """The tokens of `text`; [] where the vocabulary cannot spell it."""
+    try:
+        return vocab.tokenize(text, special=False)
+    except ValueError:
+        return []

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agentspec.grammar.matcher import CompiledGrammar, GrammarMatcher
+from agentspec.grammar.place import call_place
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.types import Legal
 
@@ -51,7 +52,7 @@ class MarkerTrigger:
 
 
 class HeadTrigger:
-    """The head of a bare object, such as `{"name": "get_weather"`, where a line or a fenced block begins.
+    """The head of a bare object, such as `{"name": "get_weather"`, where the parser would see a call begin.
 
     heads:  the heads of all tools
     bare:   the grammar of such a reply from the head on
@@ -67,11 +68,8 @@ class HeadTrigger:
         fenced: CompiledGrammar,
     ) -> None:
         self._tokenizer = tokenizer
-        alternatives = b"|".join(re.escape(head.encode()) for head in heads)
-        self._pattern = re.compile(
-            rb"(?:(?P<fence>```(?:json)?[ \t]*\n)|\A|\n)\s*(?P<head>" + alternatives + rb")"
-        )
-        self._reach = max(len(head.encode()) for head in heads) + 32  # a head with its fence
+        self._heads = re.compile(b"|".join(re.escape(head.encode()) for head in heads))
+        self._reach = max(len(head.encode()) for head in heads)
         self._bare = bare
         self._fenced = fenced
 
@@ -81,10 +79,16 @@ class HeadTrigger:
             return None
         tail = _last_bytes(self._tokenizer, before, self._reach)
         text = tail + piece
-        for match in self._pattern.finditer(text):
-            if match.end() > len(tail):
-                grammar = self._fenced if match["fence"] else self._bare
-                return _enter(grammar, self._tokenizer.tokenize(text[match.start("head") :]))
+        for head in self._heads.finditer(text):
+            if head.end() > len(tail):
+                # rare, so here the whole reply may be looked at
+                reply = b"".join(map(self._tokenizer.vocab.token_bytes, before)) + piece
+                start = len(reply) - len(text) + head.start()
+                place = call_place(reply[:start].decode(errors="replace"))
+                if place is None:
+                    return None
+                grammar = self._fenced if place == "fenced" else self._bare
+                return _enter(grammar, self._tokenizer.tokenize(text[head.start() :]))
         return None
 
 

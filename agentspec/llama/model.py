@@ -82,7 +82,13 @@ class Model:
         library.forget_errors()
         handle = capi.load_model(file.path, settings)
         if handle is None:
-            raise _load_error(file, library.recent_errors())
+            said = library.recent_errors()
+            if "split buffers" in said:
+                raise ConfigError(
+                    f"split_mode={options.split_mode!r} does not work on this device: {said}",
+                    hint="use split_mode='layer' or 'none'",
+                )
+            raise _load_error(file, said)
         try:
             if not vocab_only:
                 _check_decodable(handle, file)

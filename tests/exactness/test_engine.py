@@ -39,9 +39,8 @@ class WildDraft:
     def __init__(self, rows: Callable[[Sequence[int]], Sequence[float]], n_vocab: int) -> None:
         self._model = TableModel(rows, n_vocab=n_vocab)
 
-    @property
-    def name(self) -> str:
-        return "model"
+    name = "model"
+    cheap = False
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         return [self._one(request) for request in requests]
@@ -59,9 +58,8 @@ class CertainDraft:
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tuple(tokens)
 
-    @property
-    def name(self) -> str:
-        return "model"
+    name = "model"
+    cheap = False
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         sizes = [min(request.limit, len(self._tokens)) for request in requests]
@@ -76,9 +74,8 @@ class RoundRobinDraft:
     def __init__(self, n_vocab: int) -> None:
         self._model = TableModel(random_rows(n_vocab, seed=11), n_vocab=n_vocab)
 
-    @property
-    def name(self) -> str:
-        return "model"
+    name = "model"
+    cheap = False
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         return [self._one(request) for request in requests]

@@ -12,12 +12,19 @@ import pytest
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
 from agentspec.drafts.base import Draft, DraftRequest
 from agentspec.drafts.grammar import GrammarDraft
-from agentspec.drafts.model import ModelDraft, common_prefix
+from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.engine.engine import Engine
 from agentspec.engine.request import Request
 from agentspec.engine.stream import Channel, Stream
-from agentspec.errors import ContextLengthError, DecodeError, EngineClosedError, EngineError
+from agentspec.errors import (
+    ConfigError,
+    ContextLengthError,
+    DecodeError,
+    EngineClosedError,
+    EngineError,
+    GrammarError,
+)
 from agentspec.testing import TableModel, TableVocab, TrieMatcher, random_rows
 from agentspec.types import LogitsArray, Proposal, Span
 
@@ -92,7 +99,9 @@ def test_a_greedy_reply_is_the_argmax_chain_with_and_without_drafts() -> None:
 
 def test_a_perfect_draft_saves_passes() -> None:
     target = model()
-    (stream,) = run(Core(target, vocab(), [perfect_draft()]), request())
+    options = DraftOptions(max_model_tokens=8)
+    one = Request((0, 1, 2), draft=options, generation=GenerationOptions(max_tokens=8))
+    (stream,) = run(Core(target, vocab(), [perfect_draft()]), one)
     trace = stream.result.trace
     assert trace.target_passes == target.passes == 1
     assert trace.sources["model"].accepted == trace.sources["model"].proposed == 7
@@ -204,12 +213,80 @@ def test_small_batches_serve_everybody(n_batch: int) -> None:
         assert tokens(stream) == greedy(model(), prompt, 8)
 
 
-def test_common_prefix() -> None:
-    assert common_prefix([], [1]) == 0
-    assert common_prefix([1, 2, 3], [1, 2, 3, 4]) == 3
-    assert common_prefix([9, 2], [1, 2]) == 0
-    for length in range(20):
-        assert common_prefix([*range(length), -1, 5, 6], [*range(length), -2, 5, 6]) == length
+def test_a_loading_prompt_is_not_starved_by_a_running_reply() -> None:
+    core = Core(model(n_ctx=400, n_batch=8), vocab())
+    running, loading = Channel(), Channel()
+    core.add(request(max_tokens=300), running)
+    core.step()
+    core.add(request([1] * 40, max_tokens=2), loading)
+    while loading.result is None:
+        core.step()
+    assert running.result is None
+    assert tokens(Stream(loading)) == greedy(model(), [1] * 40, 2)
+
+
+def test_a_long_prompt_does_not_hold_up_a_running_reply() -> None:
+    target = model(n_ctx=1000, n_batch=512)
+    core = Core(target, vocab())
+    core.add(request(max_tokens=50), Channel())
+    core.step()
+    core.add(request([1] * 500, max_tokens=2), Channel())
+    core.step()
+    assert [len(target.tokens(slot)) for slot in range(2)] == [4, 128]
+
+
+# ---------------------------------------------------------------------------------- seeds and counts
+
+
+def drawn(*, seed: int | None, drafts: Sequence[Draft] = ()) -> Stream:
+    warm = Request(
+        prompt=(0, 1),
+        sampling=SamplingOptions(temperature=1.5),
+        generation=GenerationOptions(max_tokens=12, seed=seed),
+    )
+    (stream,) = run(Core(model(), vocab(), drafts), warm)
+    return stream
+
+
+def test_the_seed_decides_the_reply() -> None:
+    """Twelve tokens of a warm law: two seeds give one reply by chance once in 10^6 or less."""
+    assert tokens(drawn(seed=1)) == tokens(drawn(seed=1))
+    assert tokens(drawn(seed=1)) != tokens(drawn(seed=2))
+    first, second = drawn(seed=None), drawn(seed=None)
+    assert first.result.trace.seed != second.result.trace.seed
+    assert tokens(drawn(seed=first.result.trace.seed)) == tokens(first)
+
+
+def test_each_request_of_a_set_has_its_own_seed() -> None:
+    core = Core(model(n_slots=2), vocab())
+    options = [GenerationOptions(max_tokens=12, seed=seed) for seed in (1, 2)]
+    warm = SamplingOptions(temperature=1.5)
+    both = run(core, *(Request((0, 1), sampling=warm, generation=one) for one in options))
+    assert [tokens(stream) for stream in both] == [tokens(drawn(seed=1)), tokens(drawn(seed=2))]
+
+
+def test_the_model_draft_is_rationed() -> None:
+    options = DraftOptions(max_block=8, max_model_tokens=2)
+    one = Request((0, 1, 2), draft=options, generation=GenerationOptions(max_tokens=7))
+    (stream,) = run(Core(model(), vocab(), [perfect_draft()]), one)
+    assert stream.result.trace.accepted_lengths == {3: 2, 1: 1}
+
+
+def test_what_a_stop_string_cuts_off_is_not_counted() -> None:
+    text = "".join(PIECES[token] for token in greedy(model(), (0, 1, 2), 8))
+    counts = []
+    for drafts in ([], [perfect_draft()]):
+        (stream,) = run(Core(model(), vocab(), drafts), request(stop=(text[2:4],)))
+        counts.append((stream.result.trace.tokens, len(tokens(stream))))
+    assert counts[0] == counts[1]
+
+
+def test_prompt_tokens_are_counted_once_however_they_are_loaded() -> None:
+    for n_batch in (8, 16, 64):
+        (stream,) = run(
+            Core(model(n_ctx=128, n_batch=n_batch), vocab(), [perfect_draft()]), request([1] * 30)
+        )
+        assert stream.result.trace.prefill_computed == 30
 
 
 # ------------------------------------------------------------------------------------------ failing
@@ -239,12 +316,11 @@ def test_a_failing_target_fails_the_reply_and_not_the_next() -> None:
     assert tokens(second) == greedy(model(), (0, 1, 2), 8)
 
 
-def test_a_failing_draft_is_left_out_with_one_warning() -> None:
+def test_a_failing_draft_is_left_out_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     broken = ModelDraft(BrokenSession(failing={1, 2, 3}), n_vocab=N_VOCAB, end_ids=frozenset())
-    core = Core(model(), vocab(), [broken])
-    with pytest.warns(RuntimeWarning, match="'model' failed") as caught:
-        (stream,) = run(core, request())
-    assert len(caught) == 1
+    (stream,) = run(Core(model(), vocab(), [broken]), request())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "'model' failed" in caplog.text
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
     assert stream.result.trace.draft_failures == {"model": 3}
 
@@ -252,6 +328,7 @@ def test_a_failing_draft_is_left_out_with_one_warning() -> None:
 def test_a_draft_that_breaks_its_contract_fails_the_reply_not_the_engine() -> None:
     class Impossible:
         name = "model"
+        cheap = False
 
         def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
             from agentspec.law import point_mass
@@ -265,6 +342,92 @@ def test_a_draft_that_breaks_its_contract_fails_the_reply_not_the_engine() -> No
     with pytest.raises(EngineError, match="probability 0"):
         tokens(stream)
     assert not core.busy()
+
+
+def test_a_draft_that_proposes_too_much_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    class Greedy:
+        name = "model"
+        cheap = True
+
+        def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+            return [Proposal((1,) * 60, (None,) * 60, "model") for _ in requests]
+
+        def release(self, slot: int) -> None: ...
+
+    (stream,) = run(Core(model(), vocab(), [Greedy()]), request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert "60 tokens proposed" in caplog.text
+
+
+def test_a_draft_whose_logits_are_not_numbers_is_left_out() -> None:
+    broken = TableModel(lambda _: [float("nan")] * N_VOCAB, n_vocab=N_VOCAB)
+    draft = ModelDraft(broken, n_vocab=N_VOCAB, end_ids=frozenset())
+    (stream,) = run(Core(model(), vocab(), [draft]), request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+
+
+def test_a_target_whose_logits_are_not_numbers_is_an_error() -> None:
+    core = Core(TableModel(lambda _: [float("nan")] * N_VOCAB, n_vocab=N_VOCAB), vocab())
+    (stream,) = run(core, request())
+    with pytest.raises(EngineError, match="not finite"):
+        tokens(stream)
+
+
+def test_what_a_failed_reply_left_is_not_built_on() -> None:
+    target = BrokenSession(failing={3})
+    core = Core(target, vocab())
+    run(core, request())
+    assert [len(target.tokens(slot)) for slot in range(2)] == [0, 0]
+
+
+def test_memory_that_cannot_go_back_is_not_drafted_on(caplog: pytest.LogCaptureFixture) -> None:
+    table = TableModel(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, can_rewind=False)
+    other = TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB)
+    core = Core(table, vocab(), [ModelDraft(other, n_vocab=N_VOCAB, end_ids=frozenset())])
+    (stream,) = run(core, request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert "drafting is off" in caplog.text
+
+
+def test_a_draft_whose_memory_cannot_go_back_starts_afresh() -> None:
+    other = TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB, can_rewind=False)
+    core = Core(model(), vocab(), [ModelDraft(other, n_vocab=N_VOCAB, end_ids=frozenset())])
+    (stream,) = run(core, request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert not stream.result.trace.draft_failures
+
+
+def test_a_prompt_of_unknown_ids_is_refused() -> None:
+    for wrong in ([0, N_VOCAB], [-1]):
+        with pytest.raises(ValueError, match="vocabulary"):
+            Core(model(), vocab()).check(request(wrong))
+
+
+@pytest.mark.parametrize("stop", ["", "\ud800"])
+def test_stop_strings_that_cannot_occur_are_refused(stop: str) -> None:
+    with pytest.raises(ConfigError, match="stop"):
+        GenerationOptions.parse({"stop": [stop]})
+
+
+def test_a_grammar_of_the_empty_reply_needs_no_pass() -> None:
+    target = model()
+    (stream,) = run(Core(target, vocab()), Request(prompt=(0,), matcher=TrieMatcher([()])))
+    assert tokens(stream) == []
+    assert stream.result.complete
+    assert target.passes == 0
+
+
+def test_a_request_that_is_cancelled_while_it_waits_never_runs() -> None:
+    core = Core(model(n_slots=1), vocab())
+    running, waiting = Channel(), Channel()
+    core.add(request(), running)
+    core.add(request(), waiting)
+    core.step()
+    waiting.close()
+    core.step()
+    assert waiting.result is not None
+    assert waiting.result.finish_reason == "cancelled"
+    assert waiting.result.trace.tokens == 0
 
 
 # ---------------------------------------------------------------------------- threads and coroutines
@@ -327,6 +490,73 @@ def test_a_stream_left_early_frees_its_slot(leave: Callable[[Stream], None]) -> 
         assert tokens(engine.submit(request())) == greedy(model(), (0, 1, 2), 8)
 
 
+class BadMatcher(TrieMatcher):
+    """A grammar that cannot even be started."""
+
+    def fork(self) -> TrieMatcher:
+        raise GrammarError("no memory")
+
+
+def test_a_request_that_cannot_start_fails_alone(engine: Engine) -> None:
+    stream = engine.submit(Request(prompt=(0,), matcher=BadMatcher([(1,)])))
+    with pytest.raises(GrammarError):
+        list(stream)
+    assert tokens(engine.submit(request())) == greedy(model(), (0, 1, 2), 8)
+
+
+class CrashingCore(Core):
+    def step(self) -> None:
+        raise KeyError("a bug")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_crash_of_the_thread_reaches_the_consumer_and_closes_the_engine() -> None:
+    engine = Engine(CrashingCore(model(), vocab()))
+    with pytest.raises(EngineError, match="a bug") as caught:
+        list(engine.submit(request()))
+    assert isinstance(caught.value.__cause__, KeyError)
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        engine.submit(request())
+
+
+def test_a_forked_process_is_told_that_it_has_no_engine(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens(engine.submit(request()))
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(EngineError, match="fork"):
+        engine.submit(request())
+
+
+def test_a_stream_keeps_its_engine() -> None:
+    stream = Engine(Core(model(), vocab())).submit(request())
+    gc.collect()
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+
+
+def test_one_engine_serves_several_event_loops(engine: Engine) -> None:
+    async def ask() -> list[int]:
+        return [token async for step in engine.submit(request()) for token in step.tokens]
+
+    assert asyncio.run(ask()) == asyncio.run(ask())
+
+
+async def test_a_loop_that_is_closed_does_not_disturb_the_engine(engine: Engine) -> None:
+    def abandon() -> None:
+        loop = asyncio.new_event_loop()
+        stream = engine.submit(request(max_tokens=4000))
+        task = loop.create_task(stream.__anext__())
+        loop.run_until_complete(asyncio.sleep(0))
+        task.cancel()
+        loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+        loop.close()
+        stream.close()
+
+    await asyncio.to_thread(abandon)
+    assert [token async for step in engine.submit(request()) for token in step.tokens]
+
+
 def test_an_engine_that_is_closed_fails_what_it_was_doing() -> None:
     closed: list[bool] = []
     engine = Engine(Core(model(n_ctx=100_000), vocab()), on_close=lambda: closed.append(True))
@@ -347,11 +577,13 @@ def test_an_engine_nobody_uses_frees_itself() -> None:
     tokens(engine.submit(request()))
     del engine
     gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "agentspec-engine":
+            thread.join()
     assert closed == [True]
 
 
-def test_a_result_before_the_end_is_an_error(engine: Engine) -> None:
-    stream = engine.submit(request(max_tokens=4000))
-    stream.close()
+def test_a_result_before_the_end_is_an_error() -> None:
+    channel = Channel()
     with pytest.raises(RuntimeError, match="no result"):
-        _ = stream.result
+        _ = Stream(channel).result

@@ -1,71 +1,42 @@
-"""Grammars of replies over a small vocabulary: bytes, a few merges and two special tokens."""
+"""Grammars of replies: what is legal, forced and guessed."""
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 
 from agentspec.chat.formats import HERMES
 from agentspec.errors import GrammarError, SchemaError
+from agentspec.grammar.matcher import CompiledGrammar
 from agentspec.grammar.reply import compile_json, compile_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.testing import TableVocab
 from agentspec.types import BoundTool, Json, Matcher, NamedTool, ToolChoice
-
-MERGES = ['{"', '":', ' "', '",', '"}', "}}"]
-MERGES += ["name", "arguments", "get_", "weather", "time", "city", "Os", "lo"]
-SPECIAL = ["<tool_call>", "</tool_call>", "<end>"]
-PIECES: list[bytes | str] = [*(bytes([byte]) for byte in range(256)), *MERGES, *SPECIAL]
-OPEN, CLOSE, END = (len(PIECES) - 3, len(PIECES) - 2, len(PIECES) - 1)
-
-WEATHER = BoundTool(
-    "get_weather",
-    "",
-    {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "fahrenheit"]}},
-        "required": ["city"],
-    },
+from tests.unit.grammars import (
+    CLOSE,
+    END,
+    OPEN,
+    PIECES,
+    TIME,
+    WEATHER,
+    call,
+    closed,
+    fits,
+    matcher,
+    small_tokenizer,
+    spell,
+    view,
 )
-TIME = BoundTool("get_time", "", {"type": "object", "properties": {}})
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> GrammarTokenizer:
-    return GrammarTokenizer(TableVocab(PIECES, end_ids=[END], special_ids=[OPEN, CLOSE]))
+    return small_tokenizer()
 
 
-def matcher(
-    tokenizer: GrammarTokenizer,
-    choice: ToolChoice = "required",
-    tools: tuple[BoundTool, ...] = (WEATHER, TIME),
-    *,
-    spelling: str = "canonical",
-    parallel: bool = True,
-) -> Matcher:
-    grammar = compile_reply(tokenizer, HERMES, tools, choice, spelling=spelling, parallel=parallel)
-    assert grammar is not None
-    return grammar.start()
-
-
-def spell(tokenizer: GrammarTokenizer, text: str) -> list[int]:
-    return tokenizer.vocab.tokenize(text.encode(), special=True)
-
-
-def fits(tokenizer: GrammarTokenizer, state: Matcher, text: str) -> bool:
-    """Whether the mask allows the text token by token, in its canonical spelling."""
-    for token in spell(tokenizer, text):
-        legal = state.legal()
-        if legal is not None and token not in legal:
-            return False
-        state.advance(token)
-    return True
-
-
-def call(name: str, arguments: Json) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+def lark_matcher(tokenizer: GrammarTokenizer, lark: str) -> Matcher:
+    return CompiledGrammar(tokenizer, lark).start()
 
 
 def test_forced_runs_are_exactly_where_one_token_is_legal(tokenizer: GrammarTokenizer) -> None:
@@ -155,67 +126,6 @@ def test_looking_ahead_leaves_no_trace(tokenizer: GrammarTokenizer, choice: Tool
     assert state.accepting()
 
 
-def closed(properties: dict[str, Json]) -> dict[str, Json]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def view(state: Matcher) -> tuple[list[int] | None, tuple[int, ...]]:
-    legal = state.legal()
-    return (None if legal is None else legal.tolist()), state.forced()
-
-
-def test_auto_is_free_until_the_marker_and_enforced_from_there(tokenizer: GrammarTokenizer) -> None:
-    state = matcher(tokenizer, "auto")
-    for token in spell(tokenizer, "I say {anything} here. "):
-        assert state.legal() is None
-        assert state.accepting()
-        state.advance(token)
-    state.advance(OPEN)
-    assert state.legal() is not None
-    assert not state.accepting()
-    assert fits(tokenizer, state, call("get_time", {})[len("<tool_call>") :])
-    assert state.accepting()
-
-
-def test_a_marker_that_is_text_is_found_over_any_tokens() -> None:
-    pieces = [*PIECES[:-3], "<to", "ol_call>\n", ">no", "<end>"]
-    plain = GrammarTokenizer(TableVocab(pieces, end_ids=[len(pieces) - 1]))
-    grammar = compile_reply(plain, HERMES, [TIME], "auto")
-    assert grammar is not None
-    state = grammar.start()
-    assert fits(plain, state, 'ok <tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>')
-    assert state.accepting()
-    assert fits(plain, grammar.start(), "a <tool_call>no call in the token that ends the marker: text")
-    assert not fits(plain, grammar.start(), "a <tool_call>yet enforced where the marker ends its token")
-
-
-@pytest.mark.parametrize("opening", ["", "Let me look.\n", "```json\n", "Here:\n\n```\n"])
-def test_auto_knows_a_bare_or_fenced_object_that_names_a_tool(
-    tokenizer: GrammarTokenizer, opening: str
-) -> None:
-    grammar = compile_reply(tokenizer, HERMES, [WEATHER, TIME], "auto", parallel=False)
-    assert grammar is not None
-    state = grammar.start()
-    for token in spell(tokenizer, opening + '{"name": "get_weather"'):
-        assert state.legal() is None
-        state.advance(token)
-    assert state.legal() is not None
-    body = ', "arguments": {"city": "Oslo"}}'
-    assert fits(tokenizer, state, body + "\n```" if "```" in opening else body)
-    assert state.done()
-
-
-@pytest.mark.parametrize(
-    "text", ['{"name": "get_rain"', 'x {"name": "get_time"', '{ "name": "get_time"', '{"name": "get_time']
-)
-def test_auto_leaves_other_objects_free(tokenizer: GrammarTokenizer, text: str) -> None:
-    grammar = compile_reply(tokenizer, HERMES, [WEATHER, TIME], "auto")
-    assert grammar is not None
-    state = grammar.start()
-    assert fits(tokenizer, state, text)
-    assert state.legal() is None
-
-
 @pytest.mark.parametrize("choice", ["none", "auto"])
 def test_no_tools_or_no_choice_leaves_the_reply_free(tokenizer: GrammarTokenizer, choice: ToolChoice) -> None:
     tools = [WEATHER] if choice == "none" else []
@@ -244,9 +154,86 @@ def test_the_guess_spans_the_border_of_fixed_and_free_text(tokenizer: GrammarTok
     assert [PIECES[token] for token in state.guess()] == [' "']
 
 
-def test_an_illegal_token_is_refused(tokenizer: GrammarTokenizer) -> None:
-    with pytest.raises(GrammarError):
+@pytest.mark.parametrize("spelling", ["canonical", "any"])
+def test_a_guess_leaves_no_trace(tokenizer: GrammarTokenizer, spelling: str) -> None:
+    """Two walks over the same tokens, only one of which asks for guesses, see the same masks."""
+    asking, silent = (matcher(tokenizer, spelling=spelling) for _ in range(2))
+    guessed = 0
+    for token in spell(tokenizer, call("get_weather", {"city": "Oslo", "unit": "celsius"})):
+        before = view(asking.fork())
+        guessed += bool(asking.guess())
+        assert view(asking) == before == view(silent)
+        asking.advance(token)
+        silent.advance(token)
+    assert guessed
+
+
+def test_a_guess_ends_before_half_a_character(tokenizer: GrammarTokenizer) -> None:
+    """The tokens of a character depend on all its bytes, and its first ones may have none of their own."""
+    state = lark_matcher(tokenizer, '%llguidance {"no_forcing": true}\nstart: "name" ("é" | "è")')
+    assert [PIECES[token] for token in state.guess()] == ["name"]
+
+
+def test_no_guess_where_the_vocabulary_cannot_spell_the_text() -> None:
+    poor = GrammarTokenizer(TableVocab(["a", "b", "<end>"], end_ids=[2]))
+    assert lark_matcher(poor, '%llguidance {"no_forcing": true}\nstart: "azb"').guess() == ()
+
+
+class SpacedVocab(TableVocab):
+    """Puts a space in front of every text, as SentencePiece models do."""
+
+    def tokenize(self, text: bytes, *, special: bool) -> list[int]:
+        return super().tokenize(b" " + text, special=special)
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("spelling", ["canonical", "any"])
+def test_a_space_that_the_tokenizer_adds_is_not_in_the_reply(spelling: str, special: bool) -> None:
+    pieces = PIECES if special else [*PIECES[:-3], " <", "<to", "<end>"]
+    ids = [OPEN, CLOSE] if special else []
+    spaced, plain = (
+        GrammarTokenizer(kind(pieces, end_ids=[len(pieces) - 1], special_ids=ids))
+        for kind in (SpacedVocab, TableVocab)
+    )
+    state, twin = (matcher(tokenizer, spelling=spelling, parallel=False) for tokenizer in (spaced, plain))
+    reply = spell(plain, call("get_weather", {"city": "Oslo"}))
+    for token in reply:
+        assert state.forced() == twin.forced()
+        assert state.guess() == twin.guess()
+        state.advance(token)
+        twin.advance(token)
+    assert state.done()
+
+
+def test_text_that_begins_with_a_line_break_is_tokenized_as_it_is() -> None:
+    """Where two line breaks merge, the one put in front cannot be taken away again."""
+    merging = TableVocab([*PIECES[:-1], "\n\n", "<end>"], end_ids=[len(PIECES)])
+    assert GrammarTokenizer(merging).tokenize(b"\nlo") == [ord("\n"), PIECES.index("lo")]
+
+
+def test_an_illegal_token_is_refused_in_one_line(tokenizer: GrammarTokenizer) -> None:
+    with pytest.raises(GrammarError, match="doesn't satisfy the grammar") as caught:
         matcher(tokenizer).advance(ord("x"))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_grammar_that_does_not_compile_is_not_quoted(tokenizer: GrammarTokenizer) -> None:
+    properties: dict[str, Json] = {f"property_{index}": {"type": "string"} for index in range(200)}
+    bad = BoundTool("odd", "", closed({**properties, "x": {"type": "array", "uniqueItems": True}}))
+    with pytest.raises(SchemaError, match="uniqueItems") as caught:
+        compile_reply(tokenizer, HERMES, [bad], "required")
+    assert len(str(caught.value)) < 300
+    assert caught.value.keyword == "uniqueItems"
+
+
+def test_where_no_token_goes_on_the_error_is_short() -> None:
+    poor = GrammarTokenizer(TableVocab(["a", "b", "<end>"], end_ids=[2]))
+    state = lark_matcher(poor, 'start: "a" ("z" | "y")')
+    state.advance(0)
+    with pytest.raises(GrammarError) as caught:
+        state.legal()
+    assert len(str(caught.value)) < 200
 
 
 def test_a_schema_the_engine_cannot_take_names_its_tool(tokenizer: GrammarTokenizer) -> None:
@@ -270,3 +257,25 @@ def test_a_json_reply_is_one_document(tokenizer: GrammarTokenizer) -> None:
     assert not fits(tokenizer, compile_json(tokenizer, schema).start(), '{"name": "Ada"}')
     with pytest.raises(SchemaError, match="Person"):
         compile_json(tokenizer, {"title": "Person", "not": {}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "fitting", "misfit"),
+    [
+        ({"enum": ["red", "blue"]}, '"red"', "{}"),
+        ({"const": 3}, "3", "{}"),
+        ({"type": "array", "items": {"type": "integer"}}, "[1, 2]", "{}"),
+        ({"type": "string"}, '"x"', "{}"),
+        ({"type": "object"}, '{"any": 1}', "[]"),
+        ({"properties": {"a": {"type": "integer"}}, "type": "object"}, '{"a": 1}', '{"b": 1}'),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", "{}"),
+    ],
+    ids=str,
+)
+def test_a_json_reply_need_not_be_an_object(
+    tokenizer: GrammarTokenizer, schema: dict[str, Json], fitting: str, misfit: str
+) -> None:
+    state = compile_json(tokenizer, schema).start()
+    assert fits(tokenizer, state, fitting)
+    assert state.accepting()
+    assert not fits(tokenizer, compile_json(tokenizer, schema).start(), misfit)

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from agentspec import law as law_module
 from agentspec.config import SamplingOptions
 from agentspec.law import point_mass, probabilities, probability_of
-from agentspec.types import LogitsArray
+from agentspec.types import IdArray, LogitsArray
 
 
 def slow_law(logits: LogitsArray, legal: list[int], sampling: SamplingOptions) -> dict[int, float]:
@@ -58,6 +59,24 @@ def test_top_p_beyond_the_candidates_it_looks_at_first() -> None:
     assert len(law.ids) in (3600, 3601)  # rounding decides whether 3600 tokens reach 0.9
 
 
+def test_top_p_widens_before_it_sorts_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_sizes: list[int] = []
+    descending = law_module._descending
+
+    def counting(scores: LogitsArray) -> IdArray:
+        sorted_sizes.append(len(scores))
+        return descending(scores)
+
+    monkeypatch.setattr(law_module, "_descending", counting)
+    logits = np.full(50_000, -20.0, dtype=np.float32)
+    likely = np.random.default_rng(0).choice(50_000, 2000, replace=False)
+    logits[likely] = 0.0
+    law = probabilities(logits, None, SamplingOptions(temperature=1.0, top_p=0.9))
+    assert set(law.ids.tolist()) <= set(likely.tolist())
+    assert len(law.ids) in (1800, 1801)
+    assert max(sorted_sizes) < 10_000
+
+
 def test_greedy_takes_the_lowest_id_of_equals() -> None:
     logits = np.array([0, 5, 1, 5, 5], dtype=np.float32)
     assert probabilities(logits, None, SamplingOptions(temperature=0)).ids.tolist() == [1]
@@ -75,6 +94,14 @@ def test_a_cold_law_approaches_greedy() -> None:
     logits = np.array([0, 1, 3, 2], dtype=np.float32)
     law = probabilities(logits, None, SamplingOptions(temperature=0.01))
     assert probability_of(law, 2) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("temperature", [1e-308, 5e-324])
+def test_the_coldest_law_there_is(temperature: float) -> None:
+    """Its scores overflow; warnings are errors here."""
+    logits = np.array([-np.inf, 30, 80, 80, -1e30], dtype=np.float32)
+    law = probabilities(logits, None, SamplingOptions(temperature=temperature))
+    assert law.probs.tolist() == [0.0, 0.0, 0.5, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])

@@ -19,6 +19,7 @@ LAYERS = {
     "errors": 0,
     "config": 0,
     "law": 1,
+    "prefix": 1,
     "verify": 1,
     "trace": 1,
     "llama": 2,

@@ -8,6 +8,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from agentspec.chat.formats import HERMES
+from agentspec.grammar.reply import compile_reply
+from agentspec.types import BoundTool
+from tests.unit.grammars import small_tokenizer
+
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 OWN = sorted(SCHEMAS.glob("*.schema.json"))
 TOOLS = sorted(set(SCHEMAS.glob("*.json")) - set(OWN))
@@ -33,3 +38,11 @@ def test_example_tools_are_sound(path: Path) -> None:
         jsonschema.Draft202012Validator.check_schema(function["parameters"])
         assert function["parameters"]["type"] == "object"
         assert set(function["parameters"]["required"]) <= set(function["parameters"]["properties"])
+
+
+@pytest.mark.parametrize("path", TOOLS, ids=lambda path: path.name)
+def test_example_tools_can_be_enforced(path: Path) -> None:
+    functions = [tool["function"] for tool in json.loads(path.read_text(encoding="utf-8"))]
+    tools = [BoundTool(each["name"], each["description"], each["parameters"]) for each in functions]
+    for choice in ("required", "auto"):
+        assert compile_reply(small_tokenizer(), HERMES, tools, choice) is not None

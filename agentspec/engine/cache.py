@@ -1,0 +1,65 @@
+"""Which slot a request gets, and how much of its prompt is there already.
+
+An agent sends its whole conversation again each turn, so slots keep their KV after a reply. A request goes on
+in the slot whose conversation it continues; else it takes an empty or the least recently used slot, and the
+longest prefix that any slot holds is copied into it, which costs no computing.
+
+It must not know requests, drafts or grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentspec.prefix import common_prefix, take_prefix
+from agentspec.types import Session
+
+__all__ = ["SlotCache"]
+
+
+class SlotCache:
+    """The slots of a session, claimed and given back."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._claimed: set[int] = set()
+        self._last_used = dict.fromkeys(range(session.n_slots), 0)
+        self._clock = 0
+
+    @property
+    def full(self) -> bool:
+        """True while every slot is claimed."""
+        return len(self._claimed) == self._session.n_slots
+
+    def claim(self, tokens: Sequence[int], room: int) -> tuple[int, int]:
+        """A free slot for a prompt, and how many of its tokens the slot now holds: all but one at most.
+
+        room: KV cells that the slots not in use may keep; the least recently used are cleared first
+        """
+        session = self._session
+        free = [slot for slot in range(session.n_slots) if slot not in self._claimed]
+        shared = {slot: common_prefix(session.tokens(slot), tokens) for slot in free}
+        # a conversation goes on where it stands, or a little before: a retry
+        lost = {slot: len(session.tokens(slot)) - shared[slot] for slot in free}
+        continued = [slot for slot in free if shared[slot] > 0 and lost[slot] * 8 <= shared[slot]]
+        if continued:
+            slot = max(continued, key=lambda one: (shared[one], -self._last_used[one]))
+        else:
+            slot = min(free, key=lambda one: (len(session.tokens(one)) > 0, self._last_used[one]))
+        self._claimed.add(slot)
+        self._evict([one for one in free if one != slot], room)
+        return slot, take_prefix(session, slot, tokens)
+
+    def release(self, slot: int) -> None:
+        """Gives a slot back with what it holds."""
+        self._claimed.discard(slot)
+        self._clock += 1
+        self._last_used[slot] = self._clock
+
+    def _evict(self, idle: list[int], room: int) -> None:
+        held = sum(len(self._session.tokens(slot)) for slot in idle)
+        for slot in sorted(idle, key=self._last_used.__getitem__):
+            if held <= room:
+                return
+            held -= len(self._session.tokens(slot))
+            self._session.truncate(slot, 0)

@@ -1,0 +1,132 @@
+"""The output law under real grammars, by enumeration: llguidance's masks, forced runs, guesses and triggers.
+
+The vocabulary is a handful of tokens with overlapping spellings, so that text has several tokenizations and
+the canonical one depends on what follows. The two laws are computed as numbers and may differ by rounding
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
+from agentspec.drafts.base import Draft
+from agentspec.drafts.grammar import GrammarDraft
+from agentspec.drafts.model import ModelDraft
+from agentspec.engine.core import Core
+from agentspec.engine.request import Request
+from agentspec.engine.stream import Channel, Stream
+from agentspec.grammar.matcher import CompiledGrammar, Grammar
+from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.grammar.triggered import HeadTrigger, MarkerTrigger, TriggeredGrammar
+from agentspec.testing import ScriptedChance, TableModel, TableVocab, enumerate_law, random_rows
+from tests.exactness.laws import Law, target_law, total_variation
+
+BOUND = 1e-12
+PROMPT = (0, 1)
+WARM = SamplingOptions(temperature=0.9)
+ANY = '%llguidance {"no_forcing": true}\n'
+
+LETTERS = TableVocab(["a", "b", "ab", "ba", "c", "<end>"], end_ids=[5])
+FEWER = TableVocab(["a", "b", "ab", "c", "<end>"], end_ids=[4])
+OBJECTS = TableVocab(['{"f', '"', "}", '{"f"', "<end>"], end_ids=[4])
+
+
+def compiled(lark: str) -> CompiledGrammar:
+    return CompiledGrammar(GrammarTokenizer(LETTERS), lark)
+
+
+def marked(lark: str) -> Grammar:
+    tokenizer = GrammarTokenizer(FEWER)
+    return TriggeredGrammar([MarkerTrigger(tokenizer, "ab", CompiledGrammar(tokenizer, lark))])
+
+
+def bare() -> Grammar:
+    """Free text until `{"f"`, which goes on to `{"f"}` or `{"f""}`."""
+    tokenizer = GrammarTokenizer(OBJECTS)
+    grammar = CompiledGrammar(tokenizer, r'start: "{\"f\"" "\""? "}"')
+    return TriggeredGrammar([HeadTrigger(tokenizer, ['{"f"'], bare=grammar, fenced=grammar)])
+
+
+# name: (grammar, vocabulary, length of the replies)
+CASES: dict[str, tuple[Callable[[], Grammar], TableVocab, int]] = {
+    "forced": (lambda: compiled('start: "aba" ("c" | "b")'), LETTERS, 4),
+    "forced, any spelling": (lambda: compiled(ANY + 'start: "aba" ("c" | "b")'), LETTERS, 4),
+    "optional": (lambda: compiled('start: "ab" ("a" "b")*'), LETTERS, 4),
+    "optional, any spelling": (lambda: compiled(ANY + 'start: "ab" ("a" "b")*'), LETTERS, 4),
+    "enum": (lambda: compiled('start: "ab" ("abc" | "abab" | "a")'), LETTERS, 4),
+    "enum, any spelling": (lambda: compiled(ANY + 'start: "ab" ("abc" | "abab" | "a")'), LETTERS, 4),
+    "marker": (lambda: marked('start: "aba" ("c" | "bb")'), FEWER, 3),
+    "marker, any spelling": (lambda: marked(ANY + 'start: "aba" ("c" | "bb")'), FEWER, 3),
+    "bare head": (bare, OBJECTS, 3),
+}
+
+DRAFTS = ["none", "grammar", "soft", "grammar+soft"]
+
+
+def soft_draft(vocab: TableVocab) -> ModelDraft:
+    session = TableModel(random_rows(vocab.n_tokens, seed=5), n_vocab=vocab.n_tokens)
+    return ModelDraft(session, n_vocab=vocab.n_tokens, end_ids=vocab.end_ids)
+
+
+def make_drafts(name: str, vocab: TableVocab) -> Sequence[Draft]:
+    drafts: dict[str, Callable[[], Draft]] = {"grammar": GrammarDraft, "soft": lambda: soft_draft(vocab)}
+    return [] if name == "none" else [drafts[part]() for part in name.split("+")]
+
+
+def target(vocab: TableVocab, n_batch: int = 32, n_outputs: int = 32) -> TableModel:
+    rows = random_rows(vocab.n_tokens, seed=3)
+    return TableModel(rows, n_vocab=vocab.n_tokens, n_batch=n_batch, n_outputs=n_outputs)
+
+
+def engine_law(
+    grammar: Grammar, vocab: TableVocab, length: int, drafts: str, n_batch: int, n_outputs: int
+) -> tuple[Law, int]:
+    """The law, and the most target passes that a reply was spared: its tokens less its passes."""
+    spared = 0
+
+    def run(chance: ScriptedChance) -> tuple[int, ...]:
+        nonlocal spared
+        core = Core(
+            target(vocab, n_batch, n_outputs), vocab, make_drafts(drafts, vocab), randomness=lambda _: chance
+        )
+        request = Request(
+            prompt=PROMPT,
+            matcher=grammar.start(),
+            sampling=WARM,
+            generation=GenerationOptions(max_tokens=length, seed=0),
+            draft=DraftOptions(max_block=3, max_model_tokens=2),
+        )
+        channel = Channel()
+        core.add(request, channel)
+        while core.busy():
+            core.step()
+        stream = Stream(channel)
+        tokens = tuple(token for step in stream for token in step.tokens)
+        spared = max(spared, len(tokens) - stream.result.trace.target_passes)
+        return tokens
+
+    return enumerate_law(run), spared
+
+
+@pytest.mark.parametrize("drafts", DRAFTS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("n_batch", "n_outputs"), [(32, 32), (2, 2)])
+def test_the_output_law_is_the_targets(case: str, drafts: str, n_batch: int, n_outputs: int) -> None:
+    make_grammar, vocab, length = CASES[case]
+    grammar = make_grammar()
+    expected = target_law(
+        target(vocab),
+        PROMPT,
+        length=length,
+        sampling=WARM,
+        matcher=grammar.start(),
+        end_ids=vocab.end_ids,
+    )
+    actual, spared = engine_law(grammar, vocab, length, drafts, n_batch, n_outputs)
+    assert len(expected) > 1
+    assert total_variation(expected, actual) <= BOUND
+    if "soft" in drafts and n_batch > 2:
+        assert spared >= 2  # whole blocks were accepted: there was something to verify

@@ -1,0 +1,41 @@
+"""The demo as `make demo` runs it, with one round: what it promises besides speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentspec.config import ContextOptions
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+
+KV_BYTES_A_TOKEN = {  # layers * (K and V) * (KV heads * head size) * two bytes
+    "target": 28 * 2 * (2 * 128) * 2,
+    "draft": 24 * 2 * (2 * 64) * 2,
+}
+
+
+def test_the_demo_keeps_its_promises(target_model: Path, draft_model: Path) -> None:
+    command = [sys.executable, "-m", "examples.demo", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+
+    assert figures["tool_calls"] == figures["valid_tool_calls"] >= 4
+    none, grammar, both = (figures["configs"][name] for name in ("none", "grammar", "grammar+model"))
+    assert none["target_passes"] == none["tokens"], "plain decoding is one token a pass"
+    assert none["acceptance"] == {}
+    assert grammar["acceptance"]["grammar"] > 0.9
+    assert both["tokens"] >= 3 * both["target_passes"]
+    assert set(both["acceptance"]) == {"grammar", "model"}
+
+    if figures["peak_rss_mb"] is not None:
+        kv = ContextOptions().n_ctx * sum(KV_BYTES_A_TOKEN.values())
+        files = target_model.stat().st_size + draft_model.stat().st_size
+        assert figures["peak_rss_mb"] <= (files + kv) / 1e6 + 400

@@ -1,0 +1,97 @@
+"""Which slot a prompt gets and what it finds there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from agentspec.engine.cache import SlotCache
+from agentspec.prefix import common_prefix, take_prefix
+from agentspec.testing import TableModel, random_rows
+from agentspec.types import Span
+
+ROOM = 10_000
+
+
+def session(*held: Sequence[int], n_slots: int = 4, can_rewind: bool = True) -> TableModel:
+    made = TableModel(
+        random_rows(50, seed=1), n_vocab=50, n_ctx=1000, n_batch=500, n_slots=n_slots, can_rewind=can_rewind
+    )
+    for slot, tokens in enumerate(held):
+        if tokens:
+            made.decode([Span(slot, tokens, ())])
+    return made
+
+
+def used(cache: SlotCache, *slots: int) -> None:
+    """Uses the slots once, in this order."""
+    for slot in slots:
+        cache.release(slot)
+
+
+def test_a_conversation_goes_on_in_its_own_slot() -> None:
+    system = list(range(40))
+    made = session([*system, 1, 2], [*system, 3, 4], [])
+    cache = SlotCache(made)
+    assert cache.claim([*system, 3, 4, 5, 6], ROOM) == (1, 42)
+    assert cache.claim([*system, 1, 2, 7], ROOM) == (0, 42)
+
+
+def test_another_conversation_leaves_it_alone_and_copies_what_they_share() -> None:
+    """The usual case: many conversations behind one long tool prompt."""
+    system = list(range(40))
+    made = session([*system, *[1] * 20])
+    slot, held = SlotCache(made).claim([*system, *[2] * 20], ROOM)
+    assert slot != 0
+    assert (held, list(made.tokens(slot))) == (40, system)
+    assert len(made.tokens(0)) == 60
+
+
+def test_a_retry_goes_back_a_little_in_its_own_slot() -> None:
+    made = session([*range(40), 7, 7, 7])
+    assert SlotCache(made).claim(list(range(40)), ROOM) == (0, 39)
+
+
+def test_the_longest_unused_slot_is_given_up_first() -> None:
+    made = session([1] * 5, [2] * 5, [3] * 5, n_slots=3)
+    cache = SlotCache(made)
+    used(cache, 1, 0, 2)
+    assert cache.claim([9, 9], ROOM)[0] == 1
+    assert cache.claim([9, 9], ROOM)[0] == 0
+
+
+def test_idle_slots_are_cleared_until_the_rest_fits() -> None:
+    made = session([1] * 30, [2] * 30, [3] * 30, [])
+    cache = SlotCache(made)
+    used(cache, 1, 0, 2)
+    cache.claim([9, 9], room=70)
+    assert [len(made.tokens(slot)) for slot in range(4)] == [30, 0, 30, 0]
+
+
+def test_claimed_slots_are_not_given_again() -> None:
+    cache = SlotCache(session([1, 2, 3], n_slots=2))
+    assert cache.claim([1, 2, 3, 4], ROOM)[0] == 0
+    assert cache.claim([1, 2, 3, 4], ROOM) == (1, 3)  # copied from the slot in use
+    assert cache.full
+    cache.release(0)
+    assert not cache.full
+
+
+def test_memory_that_cannot_be_cut_starts_afresh() -> None:
+    made = session([1, 2, 3, 4], n_slots=2, can_rewind=False)
+    assert take_prefix(made, 1, [1, 2, 9, 9]) == 0
+    assert take_prefix(made, 0, [1, 2, 9, 9]) == 0
+    assert not made.tokens(0)
+
+
+def test_the_last_token_is_never_taken_over() -> None:
+    assert take_prefix(session([1, 2, 3]), 0, [1, 2, 3]) == 2
+
+
+@pytest.mark.parametrize("length", range(20))
+def test_common_prefix(length: int) -> None:
+    same = list(range(length))
+    assert common_prefix([*same, -1, 5, 6], [*same, -2, 5, 6]) == length
+    assert common_prefix(same, [*same, 4]) == length
+    assert common_prefix([*same, 4], same) == length
