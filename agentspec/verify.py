@@ -21,9 +21,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from agentspec.law import probability_of
-from agentspec.types import Distribution, Randomness
+from agentspec.types import Distribution, FloatArray, Randomness
 
-__all__ = ["Laws", "SeededRandomness", "Verdict", "residual", "token_wise"]
+__all__ = ["Laws", "SeededRandomness", "Verdict", "block_wise", "residual", "token_wise"]
 
 
 class Laws(Protocol):
@@ -61,15 +61,11 @@ def token_wise(
     Chance is used once per token whose acceptance is uncertain and once for the token that follows.
     Raises ValueError for a token that its own distribution says cannot have been drawn.
     """
-    if not len(tokens) == len(draft_probs) <= len(target_probs) <= len(tokens) + 1:
-        raise ValueError(f"{len(tokens)} tokens, {len(draft_probs)} draft laws, {len(target_probs)} laws")
+    _check_lengths(tokens, draft_probs, target_probs)
     for index, token in enumerate(tokens):
         draft = draft_probs[index]
         target = target_probs[index]
-        draft_prob = 1.0 if draft is None else probability_of(draft, token)
-        if draft_prob <= 0.0:
-            raise ValueError(f"token {token} at {index} was proposed with draft probability 0")
-        ratio = probability_of(target, token) / draft_prob
+        ratio = probability_of(target, token) / _draft_prob(draft, token, index)
         if ratio < 1.0 and not chance.accept(ratio):
             return Verdict(index, chance.draw(residual(target, draft, token)))
     if len(target_probs) == len(tokens):
@@ -77,15 +73,52 @@ def token_wise(
     return Verdict(len(tokens), chance.draw(target_probs[len(tokens)]))
 
 
-def residual(target: Distribution, draft: Distribution | None, token: int) -> Distribution:
-    """normalise(max(0, target - draft)): what the token that replaces a rejected one is drawn from.
+def block_wise(
+    tokens: Sequence[int],
+    draft_probs: Sequence[Distribution | None],
+    target_probs: Laws,
+    chance: Randomness,
+) -> Verdict:
+    """Verifies a block as a whole: block verification of Sun et al. 2025 (arXiv:2403.10444).
+
+    Arguments and errors as in `token_wise`. The expected number of accepted tokens is the highest that any
+    exact rule can have, and never below `token_wise`; the two are equal where every proposal is a point mass.
+
+    Each prefix of the block has a weight, how likely it is to be accepted so far, capped at 1. Each is tried
+    in turn and the longest that passes is kept: a later success overrides an earlier failure, so the loop
+    must not end at the first one.
+    """
+    _check_lengths(tokens, draft_probs, target_probs)
+    size = len(tokens)
+    weight = kept_weight = 1.0
+    accepted = 0
+    for index, token in enumerate(tokens):
+        ratio = probability_of(target_probs[index], token) / _draft_prob(draft_probs[index], token, index)
+        weight = min(1.0, weight * ratio)
+        if index + 1 < size:
+            excess = _excess(target_probs[index + 1], draft_probs[index + 1], tokens[index + 1], weight)
+            total = float(excess.sum()) + 1.0 - weight
+            passes = 1.0 if total <= 0.0 else float(excess.sum()) / total
+        else:
+            passes = weight
+        if passes >= 1.0 or chance.accept(passes):
+            accepted, kept_weight = index + 1, weight
+    if accepted < size:
+        law = residual(target_probs[accepted], draft_probs[accepted], tokens[accepted], kept_weight)
+        return Verdict(accepted, chance.draw(law))
+    if len(target_probs) == size:
+        return Verdict(size, None)
+    return Verdict(size, chance.draw(target_probs[size]))
+
+
+def residual(
+    target: Distribution, draft: Distribution | None, token: int, weight: float = 1.0
+) -> Distribution:
+    """normalise(max(0, weight * target - draft)): what the token that replaces a rejected one is drawn from.
 
     draft None is the point mass at `token`.
     """
-    if draft is None:
-        excess = np.where(target.ids == token, 0.0, target.probs)
-    else:
-        excess = np.maximum(target.probs - _probs_at(draft, target), 0.0)
+    excess = _excess(target, draft, token, weight)
     mass = float(excess.sum())
     if mass <= 0.0:
         # The laws are equal up to rounding, and rounding alone rejected the token: any draw from the
@@ -95,11 +128,29 @@ def residual(target: Distribution, draft: Distribution | None, token: int) -> Di
     return Distribution(target.ids[kept], excess[kept] / mass)
 
 
-def _probs_at(source: Distribution, target: Distribution) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The probabilities that `source` gives to the tokens that `target` lists."""
-    index = np.searchsorted(source.ids, target.ids)
-    index[index == len(source.ids)] = 0
-    return np.where(source.ids[index] == target.ids, source.probs[index], 0.0)
+def _excess(target: Distribution, draft: Distribution | None, token: int, weight: float) -> FloatArray:
+    """max(0, weight * target - draft) at the tokens that `target` lists."""
+    if draft is None:
+        return np.where(target.ids == token, 0.0, weight * target.probs)
+    index = np.searchsorted(draft.ids, target.ids)
+    index[index == len(draft.ids)] = 0
+    draft_probs = np.where(draft.ids[index] == target.ids, draft.probs[index], 0.0)
+    return np.maximum(weight * target.probs - draft_probs, 0.0)
+
+
+def _draft_prob(draft: Distribution | None, token: int, index: int) -> float:
+    """The probability a token was proposed with. Raises ValueError if it cannot have been drawn."""
+    probability = 1.0 if draft is None else probability_of(draft, token)
+    if probability <= 0.0:
+        raise ValueError(f"token {token} at {index} was proposed with draft probability 0")
+    return probability
+
+
+def _check_lengths(
+    tokens: Sequence[int], draft_probs: Sequence[Distribution | None], target_probs: Laws
+) -> None:
+    if not len(tokens) == len(draft_probs) <= len(target_probs) <= len(tokens) + 1:
+        raise ValueError(f"{len(tokens)} tokens, {len(draft_probs)} draft laws, {len(target_probs)} laws")
 
 
 class SeededRandomness:

@@ -74,6 +74,15 @@ class Block:
             part = Proposal(proposal.tokens[:taken], proposal.dists[:taken], proposal.source)
             self.proposals.append(part)
 
+    @property
+    def soft(self) -> bool:
+        """Whether a token was drawn from more than one.
+
+        Up to the first such position all tokens are certain, so whether there is one depends on the prefix
+        alone, and the verifier may be chosen by it.
+        """
+        return any(dist is not None and len(dist.ids) > 1 for dist in self.dists)
+
     def rows(self, *, skip_forced: bool) -> list[int]:
         """The positions whose logits the pass is to return.
 

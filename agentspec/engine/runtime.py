@@ -143,7 +143,8 @@ class Runtime:
 
 
 _OPEN: weakref.WeakValueDictionary[RuntimeSpec, Runtime] = weakref.WeakValueDictionary()
-_OPENING = threading.Lock()
+_LOADING: dict[RuntimeSpec, threading.Lock] = {}
+_GUARD = threading.Lock()  # of both, and never held for long
 
 
 def open_runtime(spec: RuntimeSpec) -> Runtime:
@@ -152,11 +153,15 @@ def open_runtime(spec: RuntimeSpec) -> Runtime:
     Raises ModelError (no such file, not a GGUF, a draft of another vocabulary, ...), ConfigError (an option
     that does not fit this machine or model) or TemplateError.
     """
-    with _OPENING:  # two threads that ask for the same models must not load them twice
-        runtime = _OPEN.get(spec)
+    with _GUARD:
+        loading = _LOADING.setdefault(spec, threading.Lock())
+    with loading:  # two threads that ask for the same models must not load them twice
+        with _GUARD:
+            runtime = _OPEN.get(spec)
         if runtime is None or runtime.engine.closed:
             runtime = _load(spec)
-            _OPEN[spec] = runtime
+            with _GUARD:
+                _OPEN[spec] = runtime
     return runtime
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,10 +10,15 @@ import pytest
 from agentspec.law import point_mass
 from agentspec.testing import ScriptedChance, enumerate_law
 from agentspec.types import Distribution
-from agentspec.verify import residual, token_wise
+from agentspec.verify import Verdict, block_wise, residual, token_wise
 from tests.exactness.laws import total_variation
 
 Prefix = tuple[int, ...]
+
+
+Verifier = Callable[..., Verdict]
+
+VERIFIERS = [token_wise, block_wise]
 
 
 def table(seed: int, prefix: Prefix, n_vocab: int, *, sharp: float = 1.0) -> Distribution:
@@ -36,7 +41,8 @@ def draft_law(kind: str, prefix: Prefix, n_vocab: int) -> Distribution | None:
     ("n_vocab", "size"), [(3, 0), (3, 1), (3, 2), (3, 3), (3, 4), (5, 1), (5, 2), (4, 3)]
 )
 @pytest.mark.parametrize("kind", ["soft", "point", "mixed", "over-confident"])
-def test_token_wise_keeps_the_law(kind: str, size: int, n_vocab: int) -> None:
+@pytest.mark.parametrize("verify", VERIFIERS)
+def test_the_law_is_kept(verify: Verifier, kind: str, size: int, n_vocab: int) -> None:
     def run(chance: ScriptedChance) -> Prefix:
         tokens: list[int] = []
         dists: list[Distribution | None] = []
@@ -46,7 +52,7 @@ def test_token_wise_keeps_the_law(kind: str, size: int, n_vocab: int) -> None:
             dists.append(law)
             tokens.append(len(tokens) % n_vocab if law is None else chance.draw(law))
             laws.append(table(1, tuple(tokens), n_vocab))
-        verdict = token_wise(tokens, dists, laws, chance)
+        verdict = verify(tokens, dists, laws, chance)
         assert verdict.token is not None
         reply = [*tokens[: verdict.accepted], verdict.token]
         while len(reply) <= size:  # the law of the first size + 1 tokens: go on from the target itself
@@ -71,9 +77,35 @@ def pairs(distribution: Distribution) -> Sequence[tuple[int, float]]:
     return list(zip(distribution.ids.tolist(), distribution.probs.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("kind", ["soft", "point", "mixed", "over-confident"])
+@pytest.mark.parametrize(("n_vocab", "size"), [(3, 1), (3, 2), (3, 3), (4, 3)])
+def test_block_verification_accepts_no_less(kind: str, size: int, n_vocab: int) -> None:
+    """Expected accepted lengths, exactly; run with -s to read them."""
+
+    def expected(verify: Verifier) -> float:
+        def run(chance: ScriptedChance) -> int:
+            tokens: list[int] = []
+            dists: list[Distribution | None] = []
+            laws = [table(1, (), n_vocab)]
+            for _ in range(size):
+                law = draft_law(kind, tuple(tokens), n_vocab)
+                dists.append(law)
+                tokens.append(len(tokens) % n_vocab if law is None else chance.draw(law))
+                laws.append(table(1, tuple(tokens), n_vocab))
+            return verify(tokens, dists, laws, chance).accepted
+
+        return sum(accepted * weight for accepted, weight in enumerate_law(run).items())
+
+    by_token, by_block = expected(token_wise), expected(block_wise)
+    print(f"{kind}, {size} of {n_vocab}: token-wise {by_token:.4f}, block {by_block:.4f}")
+    assert by_block >= by_token - 1e-12
+    if kind == "point":
+        assert by_block == pytest.approx(by_token)
+
+
 def test_a_block_that_ends_the_reply_has_no_bonus_token() -> None:
-    verdict = token_wise([4], [None], [point_mass(4)], ScriptedChance([]))
-    assert verdict == (1, None)
+    for verify in VERIFIERS:
+        assert verify([4], [None], [point_mass(4)], ScriptedChance([])) == (1, None)
 
 
 def test_a_token_its_own_law_excludes_is_refused() -> None:
