@@ -1,7 +1,7 @@
 """A support agent that replaces a broken item, on local models only.
 
-    pip install "langchain-agentspec[examples]"
-    python examples/agent.py
+    make setup
+    .venv/bin/python examples/agent.py
 
 Each tool needs what an earlier one answered, so the agent has to work in steps. With a `response_format`
 LangChain's agent makes every reply a tool call, the last one being the answer; agentspec holds each to its
