@@ -39,9 +39,11 @@ class SlotCache:
         session = self._session
         free = [slot for slot in range(session.n_slots) if slot not in self._claimed]
         shared = {slot: common_prefix(session.tokens(slot), tokens) for slot in free}
-        # a conversation goes on where it stands, or a little before: a retry
+        # a conversation goes on where it stands or a little before, and a prompt that is there whole is a
+        # retry: the same KV in the same place also makes the same reply, to the last bit of a logit
         lost = {slot: len(session.tokens(slot)) - shared[slot] for slot in free}
-        continued = [slot for slot in free if shared[slot] > 0 and lost[slot] * 8 <= shared[slot]]
+        whole = len(tokens) - 1
+        continued = [slot for slot in free if shared[slot] >= whole or 0 < shared[slot] >= 8 * lost[slot]]
         if continued:
             slot = max(continued, key=lambda one: (shared[one], -self._last_used[one]))
         else:

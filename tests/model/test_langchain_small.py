@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 import pytest
 from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk
 
 from agentspec import ChatAgentSpec
 from agentspec.errors import ContextLengthError, ModelNotFoundError
@@ -44,7 +44,18 @@ def test_a_forced_call_is_valid(model: ChatAgentSpec) -> None:
     assert statistics["target_passes"] < statistics["tokens"]  # forced tokens need no pass of their own
 
 
+def again(model: ChatAgentSpec, prompt: str) -> AIMessage:
+    """The reply to a prompt whose KV is there already.
+
+    A prompt computed in one pass and one that was there but for its last token leave logits that differ
+    in their last digits, which this model's words can hang on: replies are compared from the second on.
+    """
+    model.invoke(prompt)
+    return model.invoke(prompt)
+
+
 def test_streaming_and_invoking_give_one_reply(model: ChatAgentSpec) -> None:
+    again(model, "Name a colour.")
     chunks = list(model.stream("Name a colour."))
     whole = model.invoke("Name a colour.")
     assert "".join(chunk.text for chunk in chunks) == whole.text
@@ -59,7 +70,7 @@ def test_a_prompt_that_was_seen_is_not_computed_again(model: ChatAgentSpec) -> N
 
 
 def test_an_interrupt_in_a_stream_leaves_the_model_usable(model: ChatAgentSpec) -> None:
-    before = model.invoke("Name a fruit.").text
+    before = again(model, "Name a fruit.").text
     stream = cast(Generator[AIMessageChunk], model.stream("Tell me a long story."))
     next(stream)
     with pytest.raises(KeyboardInterrupt):
@@ -79,7 +90,7 @@ def test_async_calls_side_by_side_all_get_an_answer(model: ChatAgentSpec) -> Non
 
 
 def test_stop_strings_are_cut_off(model: ChatAgentSpec) -> None:
-    text = model.invoke("Count from one to ten.").text
+    text = again(model, "Count from one to ten.").text
     stop = text[10:14]
     assert model.invoke("Count from one to ten.", stop=[stop]).text == text[: text.index(stop)]
 

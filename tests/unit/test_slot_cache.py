@@ -48,9 +48,15 @@ def test_another_conversation_leaves_it_alone_and_copies_what_they_share() -> No
     assert len(made.tokens(0)) == 60
 
 
-def test_a_retry_goes_back_a_little_in_its_own_slot() -> None:
-    made = session([*range(40), 7, 7, 7])
+@pytest.mark.parametrize("reply", [0, 3, 100])
+def test_a_retry_replaces_the_reply_in_its_own_slot(reply: int) -> None:
+    made = session([*range(40), *[7] * reply])
     assert SlotCache(made).claim(list(range(40)), ROOM) == (0, 39)
+
+
+def test_a_short_prompt_does_not_take_over_a_conversation() -> None:
+    made = session([*range(10), *[7] * 30])
+    assert SlotCache(made).claim([*range(10), 8, 9], ROOM) == (1, 10)
 
 
 def test_the_longest_unused_slot_is_given_up_first() -> None:
