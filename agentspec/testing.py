@@ -89,6 +89,8 @@ class TableModel:
         self._slots[target] = self._slots[source][:length]
 
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
+        if not all(span.tokens for span in spans):
+            raise ValueError("a span without tokens")
         count = sum(len(span.tokens) for span in spans)
         if not 0 < count <= self.n_batch:
             raise ValueError(f"{count} tokens in a decode of 1 to {self.n_batch}")

@@ -176,8 +176,7 @@ class Core:
                 entries.append(_Entry(sequence, missing, block, limit))
                 budget -= len(missing) + limit
                 rows -= limit + 1
-            elif sequence.slot in self._passed_over and budget > 0:
-                chunk = missing[: min(budget, len(missing) - 1)]
+            elif sequence.slot in self._passed_over and (chunk := missing[: min(budget, len(missing) - 1)]):
                 entries.append(_Entry(sequence, chunk, None, 0))
                 budget -= len(chunk)
             else:

@@ -1,12 +1,16 @@
-"""Exact laws to compare: what the target alone would write, by the chain rule."""
+"""Exact laws to compare: what the target alone would write, by the chain rule, and a reply of the engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from agentspec.config import SamplingOptions
+from agentspec.engine.core import Core
+from agentspec.engine.request import Request
+from agentspec.engine.stream import Channel, Stream
 from agentspec.law import probabilities
 from agentspec.testing import TableModel
+from agentspec.trace import Trace
 from agentspec.types import Matcher
 
 Law = dict[tuple[int, ...], float]
@@ -44,3 +48,16 @@ def target_law(
 
 def total_variation(left: Mapping[tuple[int, ...], float], right: Mapping[tuple[int, ...], float]) -> float:
     return 0.5 * sum(abs(left.get(key, 0.0) - right.get(key, 0.0)) for key in left.keys() | right.keys())
+
+
+def generate(core: Core, request: Request) -> tuple[tuple[int, ...], Trace]:
+    """One reply through the engine's loop: its tokens, the end token included, and its trace."""
+    channel = Channel()
+    core.add(request, channel)
+    while core.busy():
+        core.step()
+    stream = Stream(channel)
+    tokens = tuple(token for step in stream for token in step.tokens)
+    trace = stream.result.trace
+    assert trace.tokens == len(tokens)
+    return tokens, trace

@@ -26,7 +26,7 @@ from agentspec.testing import (
     random_rows,
 )
 from agentspec.types import Distribution, Matcher, Proposal
-from tests.exactness.laws import target_law, total_variation
+from tests.exactness.laws import generate, target_law, total_variation
 
 BOUND = 1e-12
 PROMPT = (0, 1)
@@ -117,14 +117,7 @@ def engine_law(
         model = target()
         vocab = TableVocab([f"t{token}" for token in range(model.n_vocab)], end_ids=end_ids)
         core = Core(model, vocab, drafts(), randomness=lambda _: chance)
-        channel = Channel()
-        core.add(request, channel)
-        while core.busy():
-            core.step()
-        stream = Stream(channel)
-        tokens = tuple(token for step in stream for token in step.tokens)
-        assert stream.result.trace.tokens == len(tokens)
-        return tokens
+        return generate(core, request)[0]
 
     return enumerate_law(run)
 

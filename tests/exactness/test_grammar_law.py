@@ -17,12 +17,11 @@ from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.engine.request import Request
-from agentspec.engine.stream import Channel, Stream
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import HeadTrigger, MarkerTrigger, TriggeredGrammar
 from agentspec.testing import ScriptedChance, TableModel, TableVocab, enumerate_law, random_rows
-from tests.exactness.laws import Law, target_law, total_variation
+from tests.exactness.laws import Law, generate, target_law, total_variation
 
 BOUND = 1e-12
 PROMPT = (0, 1)
@@ -99,13 +98,8 @@ def engine_law(
             generation=GenerationOptions(max_tokens=length, seed=0),
             draft=DraftOptions(max_block=3, max_model_tokens=2),
         )
-        channel = Channel()
-        core.add(request, channel)
-        while core.busy():
-            core.step()
-        stream = Stream(channel)
-        tokens = tuple(token for step in stream for token in step.tokens)
-        spared = max(spared, len(tokens) - stream.result.trace.target_passes)
+        tokens, trace = generate(core, request)
+        spared = max(spared, len(tokens) - trace.target_passes)
         return tokens
 
     return enumerate_law(run), spared

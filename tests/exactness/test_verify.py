@@ -9,7 +9,7 @@ import pytest
 
 from agentspec.law import point_mass
 from agentspec.testing import ScriptedChance, enumerate_law
-from agentspec.types import Distribution
+from agentspec.types import Distribution, Randomness
 from agentspec.verify import Verdict, block_wise, residual, token_wise
 from tests.exactness.laws import total_variation
 
@@ -36,6 +36,21 @@ def draft_law(kind: str, prefix: Prefix, n_vocab: int) -> Distribution | None:
     return table(2, prefix, n_vocab, sharp=4.0 if kind == "over-confident" else 1.0)
 
 
+def draw_block(
+    kind: str, size: int, n_vocab: int, chance: Randomness
+) -> tuple[list[int], list[Distribution | None], list[Distribution]]:
+    """A block as a draft of this kind makes it: its tokens, what each was drawn from, the target's laws."""
+    tokens: list[int] = []
+    dists: list[Distribution | None] = []
+    laws = [table(1, (), n_vocab)]
+    for _ in range(size):
+        law = draft_law(kind, tuple(tokens), n_vocab)
+        dists.append(law)
+        tokens.append(len(tokens) % n_vocab if law is None else chance.draw(law))
+        laws.append(table(1, tuple(tokens), n_vocab))
+    return tokens, dists, laws
+
+
 # blocks of 4 over 5 tokens have millions of outcomes: the longest blocks are tried over 3
 @pytest.mark.parametrize(
     ("n_vocab", "size"), [(3, 0), (3, 1), (3, 2), (3, 3), (3, 4), (5, 1), (5, 2), (4, 3)]
@@ -44,14 +59,7 @@ def draft_law(kind: str, prefix: Prefix, n_vocab: int) -> Distribution | None:
 @pytest.mark.parametrize("verify", VERIFIERS)
 def test_the_law_is_kept(verify: Verifier, kind: str, size: int, n_vocab: int) -> None:
     def run(chance: ScriptedChance) -> Prefix:
-        tokens: list[int] = []
-        dists: list[Distribution | None] = []
-        laws = [table(1, (), n_vocab)]
-        for _ in range(size):
-            law = draft_law(kind, tuple(tokens), n_vocab)
-            dists.append(law)
-            tokens.append(len(tokens) % n_vocab if law is None else chance.draw(law))
-            laws.append(table(1, tuple(tokens), n_vocab))
+        tokens, dists, laws = draw_block(kind, size, n_vocab, chance)
         verdict = verify(tokens, dists, laws, chance)
         assert verdict.token is not None
         reply = [*tokens[: verdict.accepted], verdict.token]
@@ -84,14 +92,7 @@ def test_block_verification_accepts_no_less(kind: str, size: int, n_vocab: int) 
 
     def expected(verify: Verifier) -> float:
         def run(chance: ScriptedChance) -> int:
-            tokens: list[int] = []
-            dists: list[Distribution | None] = []
-            laws = [table(1, (), n_vocab)]
-            for _ in range(size):
-                law = draft_law(kind, tuple(tokens), n_vocab)
-                dists.append(law)
-                tokens.append(len(tokens) % n_vocab if law is None else chance.draw(law))
-                laws.append(table(1, tuple(tokens), n_vocab))
+            tokens, dists, laws = draw_block(kind, size, n_vocab, chance)
             return verify(tokens, dists, laws, chance).accepted
 
         return sum(accepted * weight for accepted, weight in enumerate_law(run).items())

@@ -225,6 +225,16 @@ def test_a_loading_prompt_is_not_starved_by_a_running_reply() -> None:
     assert tokens(Stream(loading)) == greedy(model(), [1] * 40, 2)
 
 
+def test_more_sequences_than_rows_take_turns() -> None:
+    """Blocks use up the rows of a pass: who is left over has nothing to decode, and comes first the next."""
+    target = model(n_ctx=512, n_batch=64, n_outputs=16, n_slots=8)
+    prompts = [(start % 5, start // 5) for start in range(8)]
+    draft = ModelDraft(model(n_slots=8), n_vocab=N_VOCAB, end_ids=frozenset())
+    streams = run(Core(target, vocab(), [draft]), *(request(prompt) for prompt in prompts))
+    for prompt, stream in zip(prompts, streams, strict=True):
+        assert tokens(stream) == greedy(model(), prompt, 8)
+
+
 def test_a_long_prompt_does_not_hold_up_a_running_reply() -> None:
     target = model(n_ctx=1000, n_batch=512)
     core = Core(target, vocab())
