@@ -7,7 +7,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check format clean
+.PHONY: help setup demo test quick mutants check format clean
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && exit; done; echo python3)
@@ -34,6 +34,10 @@ test: ## Run all tests, on real models too
 quick: ## Run the tests that need no model (seconds)
 	@$(SETUP)
 	@$(VENV)/python -m pytest tests/unit tests/exactness tests/contract
+
+mutants: ## Break the code in known ways and see that the tests notice (minutes)
+	@$(SETUP)
+	@$(VENV)/python -m tools.mutants
 
 check: ## Lint, formatting and types
 	@$(SETUP)

@@ -7,6 +7,7 @@ number of GPU layers under "auto", is decided in `agentspec.llama`; this module 
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,13 +121,33 @@ class ContextOptions(Options):
 class SamplingOptions(Options):
     """The sampler chain, applied to target and draft rows alike, in this order:
 
-    mask, top-k, top-p, min-p, temperature, normalise (llama.cpp's default chain with the mask first).
+    mask, logit bias, penalties, top-k, typical, top-p, min-p, temperature, normalise (llama.cpp's default
+    chain with the mask first).
     """
 
     temperature: float = Field(
         0.0, ge=0.0, le=100.0, description="0 is greedy: the most likely token, lowest id on ties."
     )
+    logit_bias: Mapping[int, float] = Field(
+        default={},
+        description="Added to the logits of these token ids; -inf rules a token out.",
+    )
+    repeat_penalty: float = Field(
+        1.0, gt=0.0, le=100.0, description="Divides the positive logits of recent tokens; 1 is off."
+    )
+    frequency_penalty: float = Field(
+        0.0, ge=-100.0, le=100.0, description="Taken off a token's logit once for each recent occurrence."
+    )
+    presence_penalty: float = Field(
+        0.0, ge=-100.0, le=100.0, description="Taken off the logit of every recent token."
+    )
+    repeat_last_n: int = Field(
+        64, ge=-1, description="How many tokens, prompt included, are recent to the penalties; -1 for all."
+    )
     top_k: int = Field(0, ge=0, description="Keep the k most likely tokens; 0 keeps all.")
+    typical_p: float = Field(
+        1.0, gt=0.0, le=1.0, description="Keep the most typical tokens up to this mass; 1 keeps all."
+    )
     top_p: float = Field(
         1.0, gt=0.0, le=1.0, description="Keep the smallest set with this mass; 1 keeps all."
     )
@@ -134,14 +155,30 @@ class SamplingOptions(Options):
         0.0, ge=0.0, le=1.0, description="Drop tokens below this share of the top one; 0 drops none."
     )
 
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_can_be_added(cls, bias: Mapping[int, float]) -> Mapping[int, float]:
+        for token, value in bias.items():
+            if token < 0:
+                raise ValueError(f"{token} is not a token id")
+            if math.isnan(value) or value == math.inf:
+                raise ValueError(f"the bias of token {token} is {value}; give a number, or -inf")
+        return bias
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the law depends on which tokens came before, beyond the logits."""
+        neutral = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) == (1.0, 0.0, 0.0)
+        return not neutral and self.repeat_last_n != 0
+
 
 class LawOptions(Options):
     """The law of the reply: what 'exact' is exact with respect to. Never a property of the drafts."""
 
-    grammar: Literal["enforce", "off"] = Field(
+    grammar: Literal["enforce", "propose", "off"] = Field(
         "enforce",
-        description="'enforce' masks the target to the grammar; 'off' leaves it free "
-        "(calls are checked afterwards).",
+        description="'enforce' masks the target to the grammar; 'propose' leaves it free, and the grammar "
+        "only drafts; 'off' knows no grammar (under these two, calls are checked afterwards).",
     )
     spelling: Literal["canonical", "any"] = Field(
         "canonical",
@@ -160,6 +197,11 @@ class DraftOptions(Options):
     max_model_tokens: int = Field(
         4, ge=1, le=64, description="Tokens of one block that the draft model may propose."
     )
+    verifier: Literal["block", "token_wise", "seed_invariant"] = Field(
+        "block",
+        description="How proposals are verified; each is exact. 'block' accepts most. 'seed_invariant' makes "
+        "a seed give the same text with any draft, or none.",
+    )
 
     @property
     def skips_forced(self) -> bool:
@@ -173,6 +215,9 @@ class GenerationOptions(Options):
     max_tokens: int = Field(1024, ge=1, description="Most tokens of a reply.")
     stop: tuple[str, ...] = Field((), description="Strings that end a reply; they are cut off it.")
     seed: int | None = Field(None, ge=0, description="Seed of the reply's randomness; None draws a new one.")
+    logprobs: bool = Field(
+        False, description="Whether to return each token's log-probability under the law of the reply."
+    )
 
     @field_validator("stop")
     @classmethod

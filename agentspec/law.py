@@ -1,8 +1,9 @@
 """The law: a row of logits, the legal tokens and the sampler settings, to a distribution.
 
 The same function makes the target's law and the draft's. The order of operations is llama.cpp's default
-chain with the mask put first: mask, top-k, top-p, min-p, temperature, normalise. Temperature 0 is the point
-mass at the most likely token, lowest id on ties.
+chain with the mask put first: mask, logit bias, penalties, top-k, typical, top-p, min-p, temperature,
+normalise. Temperature 0 is the point mass at the most likely of the tokens that are left, lowest id on ties.
+`tests/unit/test_llama_samplers.py` holds it to llama.cpp's own samplers.
 
 Distributions are sparse: where ten tokens are legal, ten numbers are worked on. This module must not know
 where logits come from, nor what a distribution will be used for.
@@ -10,41 +11,61 @@ where logits come from, nor what a distribution will be used for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from agentspec import samplers
 from agentspec.config import SamplingOptions
-from agentspec.types import Distribution, FloatArray, IdArray, Legal, LogitsArray
+from agentspec.types import Distribution, IdArray, Legal, LogitsArray
 
 __all__ = ["point_mass", "probabilities", "probability_of"]
 
-_TOP_P_CANDIDATES = 512
-"""top-p sorts this many tokens, and 16 times as many whenever that was too few."""
 
-
-def probabilities(logits: LogitsArray, legal: Legal, sampling: SamplingOptions) -> Distribution:
+def probabilities(
+    logits: LogitsArray, legal: Legal, sampling: SamplingOptions, before: Sequence[int]
+) -> Distribution:
     """The law of the next token.
 
-    logits: shape (n_vocab,); legal: ids within the row, not empty, or None for all of them.
-    Raises ValueError when no legal token has a finite logit.
+    logits: shape (n_vocab,); never modified
+    legal:  ids within the row, not empty, or None for all of them
+    before: every token before the position (prompt, reply and block), which the penalties read
+
+    Ids of the bias, and tokens before, that are not legal or beyond the row are ignored. Raises ValueError
+    when no legal token is left with a finite score.
     """
     ids: IdArray = np.arange(len(logits), dtype=np.int64) if legal is None else legal
     scores = logits if legal is None else logits[legal]
     if scores.size == 0:
         raise ValueError("no token is legal")
-    best = int(np.argmax(scores))  # the first of equals, so the lowest id
+    if sampling.logit_bias:
+        scores = samplers.add_bias(ids, scores, sampling.logit_bias)
+    if sampling.penalises:
+        scores = samplers.penalise(
+            ids,
+            scores,
+            before if sampling.repeat_last_n < 0 else before[-sampling.repeat_last_n :],
+            repeat=sampling.repeat_penalty,
+            frequency=sampling.frequency_penalty,
+            presence=sampling.presence_penalty,
+        )
+    best = int(np.argmax(scores))  # the first of equals, so the lowest id; the first NaN, if there is one
     if not np.isfinite(scores[best]):
-        raise ValueError(f"logits are not finite: the best legal token {int(ids[best])} has {scores[best]}")
-    if sampling.temperature == 0.0:
-        return point_mass(int(ids[best]))
+        raise ValueError(_no_best(int(ids[best]), float(scores[best]), sampling))
+    if sampling.temperature == 0.0 and sampling.typical_p == 1.0:
+        return point_mass(int(ids[best]))  # only typical can remove the best
 
     if 0 < sampling.top_k < len(ids):
-        ids, scores = _take(ids, scores, _top_k(scores, sampling.top_k))
+        ids, scores = _take(ids, scores, samplers.top_k(scores, sampling.top_k))
+    if sampling.typical_p < 1.0:
+        ids, scores = _take(ids, scores, samplers.typical(scores, sampling.typical_p))
+    if sampling.temperature == 0.0:
+        return point_mass(int(ids[np.argmax(scores)]))
     if sampling.top_p < 1.0:
-        ids, scores = _take(ids, scores, _top_p(scores, sampling.top_p))
+        ids, scores = _take(ids, scores, samplers.top_p(scores, sampling.top_p))
     if sampling.min_p > 0.0:
-        floor = float(np.max(scores)) + float(np.log(sampling.min_p))
-        ids, scores = _take(ids, scores, np.flatnonzero(scores >= floor))
-    return Distribution(ids, _softmax(scores, sampling.temperature))
+        ids, scores = _take(ids, scores, samplers.min_p(scores, sampling.min_p))
+    return Distribution(ids, samplers.softmax(scores, sampling.temperature))
 
 
 def point_mass(token: int) -> Distribution:
@@ -64,37 +85,8 @@ def _take(ids: IdArray, scores: LogitsArray, kept: IdArray) -> tuple[IdArray, Lo
     return ids[kept], scores[kept]
 
 
-def _softmax(scores: LogitsArray, temperature: float = 1.0) -> FloatArray:
-    below_best = scores.astype(np.float64) - float(np.max(scores))  # first, so that the best stays finite
-    with np.errstate(over="ignore"):  # a tiny temperature takes the others to -inf, which is right
-        weights = np.exp(below_best / temperature)
-    normalised: FloatArray = weights / weights.sum()
-    return normalised
-
-
-def _descending(scores: LogitsArray) -> IdArray:
-    """Indices by falling score; equals by rising index."""
-    return np.argsort(-scores, kind="stable")
-
-
-def _top_k(scores: LogitsArray, k: int) -> IdArray:
-    """Indices of the k best scores, ascending; of equals at the border, the lowest indices."""
-    border = np.partition(scores, len(scores) - k)[len(scores) - k]
-    above = np.flatnonzero(scores > border)
-    equal = np.flatnonzero(scores == border)[: k - len(above)]
-    return np.sort(np.concatenate([above, equal]))
-
-
-def _top_p(scores: LogitsArray, top_p: float) -> IdArray:
-    """Indices of the smallest set of best scores whose mass reaches top_p, ascending."""
-    probs = _softmax(scores)
-    size = min(_TOP_P_CANDIDATES, len(scores))
-    while True:
-        candidates = _top_k(scores, size)
-        order = candidates[_descending(scores[candidates])]
-        mass = np.cumsum(probs[order])
-        if mass[-1] >= top_p or size == len(scores):
-            break
-        size = min(16 * size, len(scores))
-    kept = int(np.searchsorted(mass, top_p, side="left")) + 1  # the token that reaches top_p is kept
-    return np.sort(order[:kept])
+def _no_best(token: int, score: float, sampling: SamplingOptions) -> str:
+    if score == -np.inf and -np.inf in sampling.logit_bias.values():
+        return "every legal token is ruled out, by a logit bias of -inf or by the model"
+    changed = ", after logit bias and penalties," if sampling.logit_bias or sampling.penalises else ""
+    return f"logits are not finite: the best legal token {token}{changed} has {score}"

@@ -3,6 +3,7 @@
 TableModel:    a Session whose logits are a function of the tokens before
 TableVocab:    a Vocabulary of a few short tokens
 TrieMatcher:   a Matcher that allows a finite set of replies
+proposals:     what a draft source proposes for one prefix, with what each token was drawn from
 ScriptedChance, enumerate_law: chance replaced by enumeration, so that the law of anything that uses
                `Randomness` is computed exactly instead of sampled
 
@@ -11,14 +12,20 @@ None of it needs a model or llama.cpp.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
+from agentspec.chance import SeededRandomness
+from agentspec.config import SamplingOptions
+from agentspec.drafts.base import Draft
+from agentspec.engine.block import Block
+from agentspec.engine.planner import BlockRequest
 from agentspec.errors import CacheError, DecodeError, GrammarError
-from agentspec.types import Distribution, IdArray, LogitsArray, Span
+from agentspec.types import Distribution, IdArray, LogitsArray, Matcher, Proposal, Randomness, Span
 
 __all__ = [
     "ScriptedChance",
@@ -26,6 +33,7 @@ __all__ = [
     "TableVocab",
     "TrieMatcher",
     "enumerate_law",
+    "proposals",
     "random_rows",
 ]
 
@@ -35,11 +43,12 @@ Outcome = TypeVar("Outcome")
 def random_rows(n_vocab: int, *, seed: int, scale: float = 2.0) -> Callable[[Sequence[int]], Sequence[float]]:
     """Normal logits, fixed by the seed and the tokens before: a table too large to write down."""
 
-    def row(prefix: Sequence[int]) -> Sequence[float]:
-        key = zlib.crc32(repr((seed, tuple(prefix))).encode())
-        return [float(x) for x in np.random.default_rng(key).normal(0.0, scale, n_vocab)]
+    @functools.cache  # enumerations ask for the same few rows millions of times
+    def known(prefix: tuple[int, ...]) -> Sequence[float]:
+        key = zlib.crc32(repr((seed, prefix)).encode())
+        return tuple(np.random.default_rng(key).normal(0.0, scale, n_vocab).tolist())
 
-    return row
+    return lambda prefix: known(tuple(prefix))
 
 
 class TableModel:
@@ -207,6 +216,38 @@ class TrieMatcher:
     def _next(self, taken: Sequence[int]) -> set[int]:
         size = len(taken)
         return {reply[size] for reply in self._replies if len(reply) > size and reply[:size] == tuple(taken)}
+
+
+def proposals(
+    draft: Draft,
+    prefixes: Sequence[Sequence[int]],
+    *,
+    matcher: Matcher | None = None,
+    limit: int = 8,
+    end_ids: Iterable[int] = (),
+    sampling: SamplingOptions | None = None,
+    last: bool = True,
+    chance: Randomness | None = None,
+) -> list[list[Proposal]]:
+    """What a source proposes in one call for several sequences, in slots 0, 1, ...
+
+    matcher: the grammar's state after each prefix
+    limit:   most tokens it may propose to each
+    chance:  what it draws with; by default a seed of its own for each length of prefix
+    """
+    blocks, requests = [], []
+    for slot, prefix in enumerate(prefixes):
+        source = chance or SeededRandomness(len(prefix))
+
+        def draw(distribution: Distribution, _: int, source: Randomness = source) -> int:
+            return source.draw(distribution)
+
+        block = Block(list(prefix), matcher, frozenset(end_ids), limit=limit, draw=draw)
+        settings = sampling or SamplingOptions()
+        blocks.append(block)
+        requests.append(BlockRequest(block, draft.name, slot=slot, sampling=settings, limit=limit, last=last))
+    draft.propose(requests)
+    return [block.proposals for block in blocks]
 
 
 class ScriptedChance:

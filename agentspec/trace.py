@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentspec.types import Json, Proposal
+from agentspec.types import Json
 
 __all__ = ["SourceCount", "Trace"]
 
@@ -52,23 +52,22 @@ class Trace:
     seconds: dict[str, float] = field(default_factory=dict)
     draft_failures: Counter[str] = field(default_factory=Counter)
 
-    def record(self, block: Sequence[Proposal], accepted: int, emitted: int, *, passes: int) -> None:
+    def record(self, sources: Sequence[str], accepted: int, emitted: int, *, passes: int) -> None:
         """Adds one verified block.
 
-        accepted: how many of the block's tokens were accepted; emitted: tokens settled by it, the
-        verifier's own included; passes: 1, or 0 where the block needed no target pass.
+        sources:  who proposed each of the block's tokens, shape (n,)
+        accepted: how many of them were accepted
+        emitted:  tokens settled by the block, the verifier's own included
+        passes:   1, or 0 where the block needed no target pass
         """
         self.tokens += emitted
         self.target_passes += passes
         if passes:
             self.accepted_lengths[emitted] += 1
-        left = accepted
-        for proposal in block:
-            count = self.sources.setdefault(proposal.source, SourceCount())
-            count.proposed += len(proposal.tokens)
-            taken = min(left, len(proposal.tokens))
-            count.accepted += taken
-            left -= taken
+        for index, source in enumerate(sources):
+            count = self.sources.setdefault(source, SourceCount())
+            count.proposed += 1
+            count.accepted += index < accepted
 
     def add_seconds(self, phase: str, seconds: float) -> None:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds

@@ -29,6 +29,7 @@ __all__ = [
     "LogitsArray",
     "Matcher",
     "NamedTool",
+    "Noise",
     "Proposal",
     "Randomness",
     "Session",
@@ -80,8 +81,8 @@ class Distribution(NamedTuple):
 class Randomness(Protocol):
     """The only source of chance in a request.
 
-    Every random decision of drafting and verifying goes through one of these two methods, so a test can
-    replace chance by enumeration and compute the law of the output exactly.
+    Every random decision of drafting and verifying goes through one of these two methods (or through
+    `Noise`), so a test can replace chance by enumeration and compute the law of the output exactly.
     """
 
     def accept(self, probability: float) -> bool:
@@ -93,23 +94,25 @@ class Randomness(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Consecutive tokens that one draft source proposes.
+class Noise(Protocol):
+    """Chance that is a function of the position, in place of `Randomness`, for replies that a seed fixes."""
 
-    tokens: the proposed ids, shape (n,)
-    dists:  dists[i] is the distribution that tokens[i] was **actually drawn from**, after masking,
-            calibration and truncation; None where the draft proposed it with certainty (a point mass).
-    source: the draft's name, as it appears in statistics and traces
+    def draw(self, distribution: Distribution, position: int) -> int:
+        """The token of `distribution` at a position of the reply: the same whenever it is asked for."""
+        ...
+
+
+class Proposal(NamedTuple):
+    """One token that a draft source proposes.
+
+    draft_probs: the distribution that the token was **actually drawn from**, after masking, calibration and
+                 truncation; None where the draft proposed it with certainty (a point mass)
+    source:      the draft's name, as it appears in statistics and traces
     """
 
-    tokens: tuple[int, ...]
-    dists: tuple[Distribution | None, ...]
+    token: int
+    draft_probs: Distribution | None
     source: str
-
-    def __post_init__(self) -> None:
-        if len(self.tokens) != len(self.dists):
-            raise ValueError(f"{len(self.tokens)} tokens with {len(self.dists)} distributions")
 
 
 class Matcher(Protocol):

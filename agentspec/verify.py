@@ -1,4 +1,4 @@
-"""The acceptance rule of speculative decoding, and the chance it runs on.
+"""The rules of acceptance: which of a block's tokens are kept, and which token follows them.
 
 A draft token x, drawn from draft_probs, is accepted with probability min(1, target_probs[x] /
 draft_probs[x]); at the first rejection the replacement is drawn from
@@ -8,6 +8,9 @@ draft does (Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023, arXiv:230
 Accepted token:  a draft token that is kept.
 Recovered token: the replacement of the first rejected one.
 Bonus token:     drawn from the target's law after a block that was accepted whole.
+
+`block_wise` accepts the most tokens that any exact rule can, `token_wise` is the plain form, equal to it for
+blocks of point masses and cheaper. `seed_invariant` compares a draft with the target's own draw instead.
 
 This module must not know models, grammars or draft sources: it sees tokens and distributions. It works with
 nothing it is not given, so the proof by enumeration in `tests/exactness` covers all it can do.
@@ -21,9 +24,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from agentspec.law import probability_of
-from agentspec.types import Distribution, FloatArray, Randomness
+from agentspec.types import Distribution, FloatArray, Noise, Randomness
 
-__all__ = ["Laws", "SeededRandomness", "Verdict", "block_wise", "residual", "token_wise"]
+__all__ = ["Laws", "Verdict", "block_wise", "residual", "seed_invariant", "token_wise"]
 
 
 class Laws(Protocol):
@@ -111,6 +114,26 @@ def block_wise(
     return Verdict(size, chance.draw(target_probs[size]))
 
 
+def seed_invariant(tokens: Sequence[int], target_probs: Laws, noise: Noise, position: int) -> Verdict:
+    """Verifies a block against the target's own draws: a draft token is accepted if it equals them.
+
+    tokens, target_probs: as in `token_wise`
+    position:             that of the block's first token in the reply
+
+    The token at a position is a function of the noise there and of the target's law, whatever was proposed,
+    so a seed gives one text with any draft, or none. What the draft's token was drawn from does not matter.
+    Where a draft draws with the same noise, at least (1 - tv) / (1 + tv) of its tokens are accepted, tv being
+    the total variation of the two laws; `token_wise` accepts 1 - tv (Daliri et al. 2024, arXiv:2408.07978).
+    """
+    for index, token in enumerate(tokens):
+        own = noise.draw(target_probs[index], position + index)
+        if own != token:
+            return Verdict(index, own)
+    if len(target_probs) == len(tokens):
+        return Verdict(len(tokens), None)
+    return Verdict(len(tokens), noise.draw(target_probs[len(tokens)], position + len(tokens)))
+
+
 def residual(
     target: Distribution, draft: Distribution | None, token: int, weight: float = 1.0
 ) -> Distribution:
@@ -151,28 +174,3 @@ def _check_lengths(
 ) -> None:
     if not len(tokens) == len(draft_probs) <= len(target_probs) <= len(tokens) + 1:
         raise ValueError(f"{len(tokens)} tokens, {len(draft_probs)} draft laws, {len(target_probs)} laws")
-
-
-class SeededRandomness:
-    """Randomness from a seed: one generator per request, one uniform number per decision.
-
-    A draw from a point mass uses none, and neither does a decision that is certain.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._generator = np.random.Generator(np.random.PCG64(seed))
-
-    def accept(self, probability: float) -> bool:
-        """True with the given probability."""
-        if probability <= 0.0:
-            return False
-        return float(self._generator.random()) < probability
-
-    def draw(self, distribution: Distribution) -> int:
-        """A token by inversion of the cumulated probabilities."""
-        if len(distribution.ids) == 1:
-            return int(distribution.ids[0])
-        cumulated = np.cumsum(distribution.probs)
-        point = float(self._generator.random()) * float(cumulated[-1])
-        index = int(np.searchsorted(cumulated, point, side="right"))
-        return int(distribution.ids[min(index, len(distribution.ids) - 1)])

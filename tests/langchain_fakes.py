@@ -43,6 +43,9 @@ class Bytes:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b""
 
+    def pieces(self) -> Sequence[bytes]:
+        return [*(bytes([token]) for token in range(256)), b"<end>"]
+
     def tokenize(self, text: bytes, *, special: bool) -> list[int]:  # noqa: ARG002 - it has no special ones
         return list(text)
 
@@ -70,7 +73,8 @@ class FakeEngine:
             data = reply.text.encode()
             for start in range(0, len(data), reply.cut):
                 piece = data[start : start + reply.cut]
-                channel.put(Step(tuple(piece), piece))
+                wanted = request.generation.logprobs
+                channel.put(Step(tuple(piece), piece, (-0.5,) * len(piece) if wanted else ()))
             channel.finish(result(reply, request))
         return Stream(channel)
 

@@ -1,10 +1,12 @@
-"""What a draft source is.
+"""What a draft source is, and what it is given.
 
-A draft proposes tokens; the target verifies them. Whatever a draft does, the output keeps the target's law,
-as long as it keeps one promise: whether, what and how much it proposes depends on the prefix and on its own
-distributions *before* it draws from them, never on the value of a token it has drawn. In particular a drawn
-token is never dropped for being unlikely: that would condition the proposal on a law that is not the
-recorded one.
+A draft proposes tokens; the target verifies them. Whatever a draft does, the output keeps the target's law
+if one promise is kept: whether, what and how much is proposed depends on the prefix and on the draft's own
+distributions *before* it draws, never on the value of a token it has drawn. To draw a token, find it
+unlikely and leave it out, say, would condition the proposal on a law that is not the recorded one.
+
+The promise is kept by construction: a draft has no chance of its own. It draws through its request, which
+proposes what was drawn in the same call, and nothing takes a proposed token back.
 
 This module must not know the engine, nor any particular source.
 """
@@ -12,36 +14,60 @@ This module must not know the engine, nor any particular source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from agentspec.config import SamplingOptions
-from agentspec.types import Matcher, Proposal, Randomness
+from agentspec.types import Distribution, Matcher
 
 __all__ = ["Draft", "DraftRequest"]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRequest:
-    """One sequence that may get proposals.
+class DraftRequest(Protocol):
+    """One sequence that may get proposals. Made by the engine; `agentspec.testing` has one for tests."""
 
-    slot:     the sequence's place, the same from its first block to its last
-    prefix:   prompt, reply and the block so far
-    matcher:  the grammar's state at the end of the prefix, a copy the draft may advance; None where every
-              token is legal
-    sampling: the settings of the target's law, for drafts that draw from a model of their own
-    limit:    at most this many tokens, at least 1
-    last:     no source that runs a model will extend this block: a guess costs little here
-    chance:   the request's randomness; the only one a draft may use
-    """
+    @property
+    def slot(self) -> int:
+        """The sequence's place, the same from its first block to its last."""
+        ...
 
-    slot: int
-    prefix: Sequence[int]
-    matcher: Matcher | None
-    sampling: SamplingOptions
-    limit: int
-    last: bool
-    chance: Randomness
+    @property
+    def prefix(self) -> Sequence[int]:
+        """Prompt, reply and the block so far, with what was proposed through this request."""
+        ...
+
+    @property
+    def matcher(self) -> Matcher | None:
+        """The grammar's state at the end of the prefix, as a copy; None where every token is legal."""
+        ...
+
+    @property
+    def sampling(self) -> SamplingOptions:
+        """The settings of the target's law, for drafts that draw from a model of their own."""
+        ...
+
+    @property
+    def last(self) -> bool:
+        """True where no source that runs a model will extend this block: a guess costs little here."""
+        ...
+
+    @property
+    def room(self) -> int:
+        """How many more tokens may be proposed: 0 also after one that nothing can follow."""
+        ...
+
+    def draw(self, distribution: Distribution) -> int:
+        """Draws a token, proposes it and returns it. The only way to draw.
+
+        Raises ValueError where there is no room.
+        """
+        ...
+
+    def propose(self, tokens: Sequence[int]) -> None:
+        """Proposes tokens with certainty (point masses), as many as there is room for.
+
+        They must not have come from any chance. An illegal one is left out, with all after it.
+        """
+        ...
 
 
 class Draft(Protocol):
@@ -57,11 +83,11 @@ class Draft(Protocol):
         """True if a proposal costs no model pass, so that its tokens need not be rationed."""
         ...
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """One proposal per request, in order, with at most `limit` tokens; an empty one for no idea.
+    def propose(self, requests: Sequence[DraftRequest]) -> None:
+        """Proposes what it can to each request; nothing where it has no idea.
 
         Takes many sequences at once, because a model batches them. May raise AgentSpecError or ValueError:
-        the block then goes on without this source. Whether it does must not depend on a drawn token.
+        the blocks then go on without this source, with what it has proposed so far.
         """
         ...
 

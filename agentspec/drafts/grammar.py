@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentspec.drafts.base import DraftRequest
-from agentspec.types import Proposal
 
 __all__ = ["GrammarDraft"]
 
@@ -26,23 +25,20 @@ class GrammarDraft:
     def cheap(self) -> bool:
         return True
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        return [self._propose(request) for request in requests]
+    def propose(self, requests: Sequence[DraftRequest]) -> None:
+        for request in requests:
+            self._propose(request)
 
     def release(self, slot: int) -> None:
         """Keeps nothing per sequence."""
 
-    def _propose(self, request: DraftRequest) -> Proposal:
+    def _propose(self, request: DraftRequest) -> None:
         matcher = request.matcher
         if matcher is None:
-            return Proposal((), (), self.name)
-        tokens = list(matcher.forced()[: request.limit])
-        room = request.limit - len(tokens)
-        if room:
-            for token in tokens:
-                matcher.advance(token)
+            return
+        request.propose(matcher.forced())
+        matcher = request.matcher
+        if request.room and matcher is not None:
             guess = matcher.guess()
-            if not request.last:
-                guess = guess[:-1]  # another source knows better what the text runs into
-            tokens += guess[:room]
-        return Proposal(tuple(tokens), (None,) * len(tokens), self.name)
+            # where another source may follow, it knows better what the text runs into
+            request.propose(guess if request.last else guess[:-1])

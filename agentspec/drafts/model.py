@@ -10,13 +10,13 @@ It must not know the target's rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from agentspec.config import SamplingOptions
 from agentspec.drafts.base import DraftRequest
 from agentspec.errors import CacheError
 from agentspec.law import probabilities
 from agentspec.prefix import common_prefix, take_prefix
-from agentspec.types import Distribution, Legal, LogitsArray, Proposal, Session, Span
+from agentspec.types import Legal, LogitsArray, Session, Span
 
 __all__ = ["ModelDraft"]
 
@@ -24,26 +24,17 @@ _WORTH_A_SEARCH = 32
 """Missing tokens from which on other slots are searched for the prefix."""
 
 
-@dataclass(slots=True)
-class _Run:
-    """A proposal in the making."""
-
-    request: DraftRequest
-    tokens: list[int] = field(default_factory=list)
-    dists: list[Distribution] = field(default_factory=list)
-
-
 class ModelDraft:
     """Draws proposals from a draft model's session, many sequences a batch.
 
-    n_vocab: the target's vocabulary size; ids beyond it are not proposed
-    end_ids: the target's end-of-generation ids: nothing is proposed after one
+    n_vocab:  the target's vocabulary size; ids beyond it are not proposed
+    sampling: the settings it draws with; None takes those of the target's law
     """
 
-    def __init__(self, session: Session, *, n_vocab: int, end_ids: frozenset[int]) -> None:
+    def __init__(self, session: Session, *, n_vocab: int, sampling: SamplingOptions | None = None) -> None:
         self._session = session
         self._n_ids = min(n_vocab, session.n_vocab)
-        self._end_ids = end_ids
+        self._sampling = sampling
 
     @property
     def name(self) -> str:
@@ -53,58 +44,47 @@ class ModelDraft:
     def cheap(self) -> bool:
         return False
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
+    def propose(self, requests: Sequence[DraftRequest]) -> None:
         """Raises DecodeError or CacheError when the draft model fails."""
-        runs = [_Run(request) for request in requests]
         busy = {request.slot for request in requests}
-        active = [run for run in runs if self._wants_more(run)]
+        active = [request for request in requests if self._wants_more(request)]
         while active:
             rows = self._step(active, busy)
-            for run, row in zip(active, rows, strict=True):
-                self._draw(run, row)
-            active = [run for run in active if self._wants_more(run)]
-        return [Proposal(tuple(run.tokens), tuple(run.dists), self.name) for run in runs]
+            for request, row in zip(active, rows, strict=True):
+                self._draw(request, row)
+            active = [request for request in active if self._wants_more(request)]
 
     def release(self, slot: int) -> None:
         """Keeps the slot's KV: the next turn of the same conversation begins with it."""
 
-    def _wants_more(self, run: _Run) -> bool:
+    def _wants_more(self, request: DraftRequest) -> bool:
         """Whether to draw once more: decided on what stands, before anything is drawn."""
-        request = run.request
-        if len(run.tokens) >= request.limit:
-            return False
-        if run.tokens and run.tokens[-1] in self._end_ids:
-            return False
-        if len(request.prefix) + len(run.tokens) >= self._session.n_ctx:
+        if not request.room or len(request.prefix) >= self._session.n_ctx:
             return False
         matcher = request.matcher
         if matcher is None:
             return True
-        if matcher.done() or matcher.forced():
+        if matcher.forced():
             return False
         legal = matcher.legal()
         return legal is None or int(legal[0]) < self._n_ids
 
-    def _draw(self, run: _Run, row: LogitsArray) -> None:
-        matcher = run.request.matcher
-        legal = self._known(matcher.legal()) if matcher is not None else None
-        dist = probabilities(row[: self._n_ids], legal, run.request.sampling)
-        token = run.request.chance.draw(dist)
-        run.tokens.append(token)
-        run.dists.append(dist)
-        if matcher is not None and token not in self._end_ids:
-            matcher.advance(token)
+    def _draw(self, request: DraftRequest, row: LogitsArray) -> None:
+        matcher = request.matcher
+        legal = None if matcher is None else self._known(matcher.legal())
+        sampling = self._sampling or request.sampling
+        request.draw(probabilities(row[: self._n_ids], legal, sampling, request.prefix))
 
     def _known(self, legal: Legal) -> Legal:
         """The legal tokens that the draft's vocabulary has."""
         return None if legal is None else legal[legal < self._n_ids]
 
-    def _step(self, active: Sequence[_Run], busy: set[int]) -> list[LogitsArray]:
-        """Brings each run's KV up to date and returns the row that follows its last token."""
+    def _step(self, active: Sequence[DraftRequest], busy: set[int]) -> list[LogitsArray]:
+        """Brings each sequence's KV up to date and returns the row that follows its last token."""
         missing = []
-        for run in active:
-            prefix = [*run.request.prefix, *run.tokens]
-            missing.append((run.request.slot, prefix[self._hold(run.request.slot, prefix) :]))
+        for request in active:
+            prefix = list(request.prefix)
+            missing.append((request.slot, prefix[self._hold(request.slot, prefix) :]))
         self._make_room(sum(len(tokens) for _, tokens in missing), busy)
         return self._decode(missing)
 

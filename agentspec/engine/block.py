@@ -1,12 +1,13 @@
 """One block in the making: what the sources propose for one sequence, and what is legal at each position.
 
-It walks a fork of the sequence's matcher over the block. It must not know the target's rows,
-nor which source is asked when.
+It walks a fork of the sequence's matcher over the block. A block only grows: a drawn token enters it in the
+call that draws it, and nothing takes a token out. It must not know the target's rows, nor which source is
+asked when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,73 +16,86 @@ from agentspec.types import Distribution, Legal, Matcher, Proposal
 
 __all__ = ["Block"]
 
+Draw = Callable[[Distribution, int], int]
+"""A reply's chance: (distribution, position in the block) to a token."""
+
 
 class Block:
     """Proposals for the positions after `prefix`.
 
-    tokens, dists: the block's tokens and what each was drawn from, shape (n,)
-    legal:         legal[i] are the tokens allowed at position i; shape (n + 1,), or (n,) where the last token
-                   ends the reply or is illegal, so that nothing can follow it
-    error:         what the grammar failed with, if it did; the block is then of no use
+    limit:     most tokens it may hold
+    draw:      the reply's chance
+    proposals: its tokens with what each was drawn from and by whom, shape (n,)
+    legal:     legal[i] are the tokens allowed at position i; shape (n + 1,), or (n,) where the last token
+               ends the reply or is illegal, so that nothing can follow it
+    error:     what the grammar failed with, if it did; the block is then of no use
     """
 
-    def __init__(self, prefix: Sequence[int], matcher: Matcher | None, end_ids: frozenset[int]) -> None:
+    def __init__(
+        self,
+        prefix: Sequence[int],
+        matcher: Matcher | None,
+        end_ids: frozenset[int],
+        *,
+        limit: int,
+        draw: Draw,
+    ) -> None:
         self._prefix = prefix
         self._matcher = None if matcher is None else matcher.fork()
         self._end_ids = end_ids
+        self._limit = limit
+        self._draw = draw
+        self._open = True
         self.proposals: list[Proposal] = []
-        self.tokens: list[int] = []
-        self.dists: list[Distribution | None] = []
         self.legal: list[Legal] = []
-        self.open = True
         self.error: AgentSpecError | None = None
         try:
             self._extend_legal()
         except AgentSpecError as error:
             self._fail(error)
 
+    @property
+    def tokens(self) -> list[int]:
+        return [proposal.token for proposal in self.proposals]
+
+    @property
     def prefix(self) -> list[int]:
         """The tokens before the block's next position."""
         return [*self._prefix, *self.tokens]
+
+    @property
+    def room(self) -> int:
+        """How many more tokens it takes."""
+        return self._limit - len(self.proposals) if self._open else 0
 
     def fork(self) -> Matcher | None:
         """The matcher's state at the block's next position, as a copy."""
         return None if self._matcher is None else self._matcher.fork()
 
-    def append(self, proposal: Proposal) -> None:
-        """Adds a proposal; a token after which nothing can follow closes the block.
+    def draw(self, draft_probs: Distribution, source: str) -> int:
+        """Draws a token from `draft_probs` and adds it, legal or not: one call, so that no drawn token can
+        be left out, which would bias the law. An illegal one has target probability 0 and will be rejected.
 
-        An illegal token has target probability 0, so it will be rejected. Drawn from a distribution it stays
-        in the block, since dropping it would bias the law; proposed with certainty it can be left out, since
-        the residual of a point mass at an illegal token is the law itself.
+        Raises ValueError where there is no room.
         """
-        taken = 0
-        for token, dist in zip(proposal.tokens, proposal.dists, strict=True):
-            if not self.open:
-                break
-            legal = _contains(self.legal[-1], token)
-            if not legal and dist is None:
-                self.open = False
-                break
-            self.tokens.append(token)
-            self.dists.append(dist)
-            taken += 1
-            if not legal or token in self._end_ids:
-                self.open = False
-            else:
-                self._walk(token)
-        if taken:
-            part = Proposal(proposal.tokens[:taken], proposal.dists[:taken], proposal.source)
-            self.proposals.append(part)
+        if not self.room:
+            raise ValueError("a token was drawn for a block that takes no more")
+        token = self._draw(draft_probs, len(self.proposals))
+        self._add(Proposal(token, draft_probs, source))
+        return token
 
-    @property
-    def soft(self) -> bool:
-        """Whether a token was drawn from more than one.
+    def propose(self, tokens: Sequence[int], source: str) -> None:
+        """Adds tokens that are proposed with certainty, as many as there is room for.
 
-        Up to the first such position all tokens are certain, so whether there is one depends on the prefix
-        alone, and the verifier may be chosen by it.
+        An illegal one closes the block and is left out. That biases nothing: it depends on the prefix only,
+        and the residual of a point mass at an illegal token is the law itself.
         """
-        return any(dist is not None and len(dist.ids) > 1 for dist in self.dists)
+        for token in tokens:
+            if self.room and not _contains(self.legal[-1], token):
+                self._open = False
+            if not self.room:
+                return
+            self._add(Proposal(token, None, source))
 
     def rows(self, *, skip_forced: bool) -> list[int]:
         """The positions whose logits the pass is to return.
@@ -95,27 +109,30 @@ class Block:
             if not skip_forced or legal is None or len(legal) > 1
         ]
 
-    def _walk(self, token: int) -> None:
-        if self._matcher is not None:
-            try:
-                self._matcher.advance(token)
-                self._extend_legal()
-            except AgentSpecError as error:
-                self._fail(error)
-        else:
+    def _add(self, proposal: Proposal) -> None:
+        """Adds one token; one that nothing can follow closes the block."""
+        self.proposals.append(proposal)
+        if proposal.token in self._end_ids or not _contains(self.legal[-1], proposal.token):
+            self._open = False
+            return
+        try:
+            if self._matcher is not None:
+                self._matcher.advance(proposal.token)
             self._extend_legal()
+        except AgentSpecError as error:
+            self._fail(error)
 
     def _extend_legal(self) -> None:
         if self._matcher is None:
             self.legal.append(None)
         elif self._matcher.done():
-            self.open = False
+            self._open = False
         else:
             self.legal.append(self._matcher.legal())
 
     def _fail(self, error: AgentSpecError) -> None:
         self.error = error
-        self.open = False
+        self._open = False
 
 
 def _contains(legal: Legal, token: int) -> bool:

@@ -8,24 +8,26 @@ know tools, text or LangChain.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentspec.config import SamplingOptions
+from agentspec.config import DraftOptions
 from agentspec.drafts.base import Draft
 from agentspec.engine.block import Block
 from agentspec.engine.cache import SlotCache
 from agentspec.engine.planner import BlockPlan, Planner
 from agentspec.engine.request import Request
+from agentspec.engine.rules import Rule, make_rule
 from agentspec.engine.sequence import RunningSequence
 from agentspec.engine.stream import Channel
-from agentspec.errors import AgentSpecError, ContextLengthError, EngineError
-from agentspec.law import point_mass, probabilities
-from agentspec.types import Distribution, FinishReason, LogitsArray, Randomness, Session, Span, Vocabulary
-from agentspec.verify import SeededRandomness, Verdict, block_wise, token_wise
+from agentspec.errors import AgentSpecError, ConfigError, ContextLengthError, EngineError
+from agentspec.law import point_mass, probabilities, probability_of
+from agentspec.types import Distribution, FinishReason, LogitsArray, Session, Span, Vocabulary
+from agentspec.verify import Verdict
 
 __all__ = ["Core"]
 
@@ -44,15 +46,14 @@ class _Entry:
     sequence: RunningSequence
     missing: list[int]
     block: Block | None
-    limit: int
 
 
 class Core:
     """Generates replies for a set of sequences, one target pass at a time.
 
-    target:     the target's session; its slots are this object's alone
-    drafts:     sources, in the order in which they are asked
-    randomness: makes a request's chance from its seed
+    target: the target's session; its slots are this object's alone
+    drafts: sources, in the order in which they are asked
+    rules:  makes a request's chance and rule of acceptance from its options and its seed
     """
 
     def __init__(
@@ -61,13 +62,13 @@ class Core:
         vocab: Vocabulary,
         drafts: Sequence[Draft] = (),
         *,
-        randomness: Callable[[int], Randomness] = SeededRandomness,
+        rules: Callable[[DraftOptions, int], Rule] = make_rule,
     ) -> None:
         self._target = target
         self._vocab = vocab
         self._slots = SlotCache(target)
         self._planner = Planner(drafts)
-        self._randomness = randomness
+        self._rules = rules
         self._waiting: deque[RunningSequence] = deque()
         self._active: list[RunningSequence] = []
         self._passed_over: set[int] = set()  # slots that had no part in the last pass
@@ -79,13 +80,19 @@ class Core:
     def check(self, request: Request) -> None:
         """Refuses what cannot be generated.
 
-        Raises ContextLengthError when the prompt leaves no room for a reply; ValueError when it is empty or
-        has an id that the vocabulary has not.
+        Raises ContextLengthError when the prompt leaves no room for a reply; ConfigError when an option
+        names a token that the vocabulary has not; ValueError when the prompt is empty or has such a token.
         """
         if not request.prompt:
             raise ValueError("the prompt is empty")
         if not 0 <= min(request.prompt) <= max(request.prompt) < self._target.n_vocab:
             raise ValueError(f"the prompt has ids outside the vocabulary of {self._target.n_vocab}")
+        for token in request.sampling.logit_bias:
+            if token >= self._target.n_vocab:
+                raise ConfigError(
+                    f"logit_bias names token {token}, and the vocabulary has {self._target.n_vocab} tokens",
+                    hint="ids are the target's own; get_token_ids(text) gives them",
+                )
         if len(request.prompt) >= self._target.n_ctx:
             raise ContextLengthError(
                 f"the prompt has {len(request.prompt)} tokens, and the context holds {self._target.n_ctx}",
@@ -101,8 +108,8 @@ class Core:
             seed = secrets.randbits(63)
         room = self._target.n_ctx - len(request.prompt)
         max_reply = min(request.generation.max_tokens, room)
-        chance = self._randomness(seed)
-        sequence = RunningSequence(request, channel, chance, seed=seed, max_reply=max_reply)
+        rule = self._rules(request.draft, seed)
+        sequence = RunningSequence(request, channel, rule, seed=seed, max_reply=max_reply)
         if sequence.matcher is not None and sequence.matcher.done():
             sequence.finish("stop")  # a grammar of nothing but the empty reply
         else:
@@ -172,15 +179,14 @@ class Core:
             wanted = self._wanted(sequence)
             limit = min(wanted, budget - len(missing), rows - 1)
             if limit >= min(wanted, least):
-                block = Block(sequence.tokens, sequence.matcher, self._vocab.end_ids)
-                entries.append(_Entry(sequence, missing, block, limit))
+                entries.append(_Entry(sequence, missing, self._block(sequence, limit)))
                 budget -= len(missing) + limit
                 rows -= limit + 1
             elif sequence.slot in self._passed_over and (chunk := missing[: min(budget, len(missing) - 1)]):
-                entries.append(_Entry(sequence, chunk, None, 0))
+                entries.append(_Entry(sequence, chunk, None))
                 budget -= len(chunk)
             else:
-                loading.append(_Entry(sequence, missing, None, 0))
+                loading.append(_Entry(sequence, missing, None))
         if entries:
             budget = min(budget, _LOAD_BESIDE)
         for entry in loading:
@@ -190,6 +196,14 @@ class Core:
         served = {entry.sequence.slot for entry in entries}
         self._passed_over = {sequence.slot for sequence in self._active} - served
         return entries
+
+    def _block(self, sequence: RunningSequence, limit: int) -> Block:
+        start = sequence.n_reply
+
+        def draw(distribution: Distribution, position: int) -> int:
+            return sequence.rule.draw(distribution, start + position)
+
+        return Block(sequence.tokens, sequence.matcher, self._vocab.end_ids, limit=limit, draw=draw)
 
     def _wanted(self, sequence: RunningSequence) -> int:
         """Most tokens that the sequence's block may have."""
@@ -203,10 +217,8 @@ class Core:
             BlockPlan(
                 slot=entry.sequence.slot,
                 block=entry.block,
-                limit=entry.limit,
                 sampling=entry.sequence.request.sampling,
                 draft=entry.sequence.request.draft,
-                chance=entry.sequence.chance,
                 trace=entry.sequence.trace,
             )
             for entry in entries
@@ -262,17 +274,18 @@ class Core:
         """Verifies and commits one block; a failure ends only this sequence."""
         started = time.perf_counter()
         try:
-            laws = _BlockLaws(block, rows, sequence.request.sampling)
-            verify = block_wise if block.soft else token_wise  # equal for certain tokens, and cheaper
-            verdict = verify(block.tokens, block.dists, laws, sequence.chance)
+            laws = _BlockLaws(sequence, block, rows)
+            verdict = sequence.rule.verify(block.proposals, laws, sequence.n_reply)
             sequence.trace.add_seconds("verify", time.perf_counter() - started)
-            self._commit(sequence, block, verdict, passes=1 if rows else 0)
+            self._commit(sequence, block, laws, verdict, passes=1 if rows else 0)
         except AgentSpecError as error:
             self._fail(sequence, error)
         except ValueError as error:
             self._fail(sequence, EngineError(f"a block could not be verified: {error}"))
 
-    def _commit(self, sequence: RunningSequence, block: Block, verdict: Verdict, *, passes: int) -> None:
+    def _commit(
+        self, sequence: RunningSequence, block: Block, laws: _BlockLaws, verdict: Verdict, *, passes: int
+    ) -> None:
         """Keeps what was accepted, everywhere: KV, tokens, grammar, trace, stream."""
         keep = len(sequence.tokens) + verdict.accepted
         if len(self._target.tokens(sequence.slot)) > keep:
@@ -280,8 +293,12 @@ class Core:
         emitted = block.tokens[: verdict.accepted]
         if verdict.token is not None:
             emitted.append(verdict.token)
-        taken, reason = sequence.emit(emitted, self._vocab)
-        sequence.trace.record(block.proposals, verdict.accepted, taken, passes=passes)
+        logprobs: list[float] = []
+        if sequence.request.generation.logprobs:
+            logprobs = [_log_prob(laws[index], token) for index, token in enumerate(emitted)]
+        taken, reason = sequence.emit(emitted, logprobs, self._vocab)
+        sources = [proposal.source for proposal in block.proposals]
+        sequence.trace.record(sources, verdict.accepted, taken, passes=passes)
         if reason is not None:
             self._end(sequence, reason)
 
@@ -302,18 +319,31 @@ class Core:
 
 
 class _BlockLaws:
-    """The target's laws over a block, computed when asked for: agentspec.verify.Laws."""
+    """The target's laws over a block, each computed once, when first asked for: agentspec.verify.Laws."""
 
-    def __init__(self, block: Block, rows: dict[int, LogitsArray], sampling: SamplingOptions) -> None:
-        self._block = block
+    def __init__(self, sequence: RunningSequence, block: Block, rows: dict[int, LogitsArray]) -> None:
+        self._sampling = sequence.request.sampling
+        self._start = len(sequence.tokens)
+        self._tokens = block.prefix
+        self._legal = block.legal
         self._rows = rows
-        self._sampling = sampling
+        self._known: dict[int, Distribution] = {}
 
     def __len__(self) -> int:
-        return len(self._block.legal)
+        return len(self._legal)
 
     def __getitem__(self, index: int) -> Distribution:
-        legal = self._block.legal[index]
+        if index not in self._known:
+            self._known[index] = self._law(index)
+        return self._known[index]
+
+    def _law(self, index: int) -> Distribution:
+        legal = self._legal[index]
         if legal is not None and len(legal) == 1:
             return point_mass(int(legal[0]))
-        return probabilities(self._rows[index], legal, self._sampling)
+        before = self._tokens[: self._start + index]
+        return probabilities(self._rows[index], legal, self._sampling, before)
+
+
+def _log_prob(law: Distribution, token: int) -> float:
+    return math.log(probability_of(law, token))

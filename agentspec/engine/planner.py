@@ -12,35 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentspec.config import DraftOptions, SamplingOptions
-from agentspec.drafts.base import Draft, DraftRequest
+from agentspec.drafts.base import Draft
 from agentspec.engine.block import Block
 from agentspec.errors import AgentSpecError
 from agentspec.trace import Trace
-from agentspec.types import Proposal, Randomness
+from agentspec.types import Distribution, Matcher
 
-__all__ = ["BlockPlan", "Planner"]
+__all__ = ["BlockPlan", "BlockRequest", "Planner"]
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """One sequence's block and what it may hold.
-
-    limit: most tokens of the block (0 for none)
-    """
+    """One sequence's block, and what its sources need to know."""
 
     slot: int
     block: Block
-    limit: int
     sampling: SamplingOptions
     draft: DraftOptions
-    chance: Randomness
     trace: Trace
-
-    @property
-    def room(self) -> int:
-        return self.limit - len(self.block.tokens) if self.block.open else 0
 
 
 class Planner:
@@ -51,7 +42,7 @@ class Planner:
         self._failed: set[str] = set()
 
     def compose(self, plans: Sequence[BlockPlan]) -> None:
-        """Fills the blocks. Sources that fail are left out of these blocks, with one warning."""
+        """Fills the blocks. A source that fails adds no more to these blocks, with one warning."""
         sources = list(self._drafts)
         grown = True
         while grown:
@@ -72,18 +63,13 @@ class Planner:
         asked = [plan for plan in plans if _limit(draft, plan) > 0]
         if not asked:
             return False
-        requests = [_request(draft, plan, sources) for plan in asked]
+        before = _size(asked)
         try:
-            proposals = draft.propose(requests)
-            _check(proposals, requests)
+            draft.propose([_request(draft, plan, sources) for plan in asked])
         except (AgentSpecError, ValueError) as error:
             sources.remove(draft)
             self._note_failure(draft, asked, error)
-            return False
-        before = sum(len(plan.block.tokens) for plan in asked)
-        for plan, proposal in zip(asked, proposals, strict=True):
-            plan.block.append(proposal)
-        return sum(len(plan.block.tokens) for plan in asked) > before
+        return _size(asked) > before
 
     def _note_failure(self, draft: Draft, plans: Sequence[BlockPlan], error: Exception) -> None:
         for plan in plans:
@@ -93,33 +79,64 @@ class Planner:
             _log.warning("the draft source %r failed and is left out where it does: %s", draft.name, error)
 
 
+class BlockRequest:
+    """What one source sees of one sequence: agentspec.drafts.base.DraftRequest.
+
+    limit: most tokens it may propose
+    """
+
+    def __init__(
+        self, block: Block, source: str, *, slot: int, sampling: SamplingOptions, limit: int, last: bool
+    ) -> None:
+        self.slot = slot
+        self.sampling = sampling
+        self.last = last
+        self._block = block
+        self._source = source
+        self._end = len(block.proposals) + limit
+
+    @property
+    def prefix(self) -> Sequence[int]:
+        return self._block.prefix
+
+    @property
+    def matcher(self) -> Matcher | None:
+        return self._block.fork()
+
+    @property
+    def room(self) -> int:
+        return min(self._block.room, self._end - len(self._block.proposals))
+
+    def draw(self, distribution: Distribution) -> int:
+        if not self.room:
+            raise ValueError(f"the source {self._source!r} drew a token that it has no room for")
+        return self._block.draw(distribution, self._source)
+
+    def propose(self, tokens: Sequence[int]) -> None:
+        self._block.propose(tokens[: self.room], self._source)
+
+
+def _request(draft: Draft, plan: BlockPlan, sources: Sequence[Draft]) -> BlockRequest:
+    models = [other for other in sources if other is not draft and not other.cheap]
+    return BlockRequest(
+        plan.block,
+        draft.name,
+        slot=plan.slot,
+        sampling=plan.sampling,
+        limit=_limit(draft, plan),
+        last=not any(_limit(other, plan) > 0 for other in models),
+    )
+
+
 def _limit(draft: Draft, plan: BlockPlan) -> int:
     """How many tokens a source may still add to a block."""
     if draft.name not in plan.draft.sources:
         return 0
     if draft.cheap:
-        return plan.room
-    drawn = sum(len(part.tokens) for part in plan.block.proposals if part.source == draft.name)
-    return min(plan.room, plan.draft.max_model_tokens - drawn)
+        return plan.block.room
+    proposed = sum(proposal.source == draft.name for proposal in plan.block.proposals)
+    return min(plan.block.room, plan.draft.max_model_tokens - proposed)
 
 
-def _request(draft: Draft, plan: BlockPlan, sources: Sequence[Draft]) -> DraftRequest:
-    models = [other for other in sources if other is not draft and not other.cheap]
-    return DraftRequest(
-        slot=plan.slot,
-        prefix=plan.block.prefix(),
-        matcher=plan.block.fork(),
-        sampling=plan.sampling,
-        limit=_limit(draft, plan),
-        last=not any(_limit(other, plan) > 0 for other in models),
-        chance=plan.chance,
-    )
-
-
-def _check(proposals: Sequence[Proposal], requests: Sequence[DraftRequest]) -> None:
-    """Holds a source to its contract. Raises ValueError."""
-    if len(proposals) != len(requests):
-        raise ValueError(f"{len(proposals)} proposals for {len(requests)} sequences")
-    for proposal, request in zip(proposals, requests, strict=True):
-        if len(proposal.tokens) > request.limit:
-            raise ValueError(f"{len(proposal.tokens)} tokens proposed where {request.limit} were allowed")
+def _size(plans: Sequence[BlockPlan]) -> int:
+    return sum(len(plan.block.proposals) for plan in plans)

@@ -33,11 +33,14 @@ class Request:
 class Step:
     """Tokens that one target pass settled, and the bytes they add to the reply.
 
-    `data` may end inside a UTF-8 character, and it never holds any part of a stop string.
+    data:     may end inside a UTF-8 character, and never holds any part of a stop string
+    logprobs: the natural logarithm of each token's probability under the law of the reply, whoever proposed
+              the token; shape (n,), or () where they were not asked for
     """
 
     tokens: tuple[int, ...]
     data: bytes
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

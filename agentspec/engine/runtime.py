@@ -11,7 +11,7 @@ import json
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.engine.engine import Engine
 from agentspec.grammar.matcher import Grammar
-from agentspec.grammar.reply import compile_json, compile_reply
+from agentspec.grammar.reply import compile_json, compile_reply, follow_json, follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.llama import Context, Model, Vocab, check_draft_vocab
 from agentspec.models.pull import ensure
@@ -68,6 +68,7 @@ class Runtime:
         wire_format: WireFormat,
         n_ctx: int,
         bos_id: int | None = None,
+        turn_end_id: int | None = None,
     ) -> None:
         self.name = name
         self.engine = engine
@@ -76,6 +77,7 @@ class Runtime:
         self.format = wire_format
         self.n_ctx = n_ctx
         self._bos_id = bos_id
+        self._turn_end_id = turn_end_id
         self._grammars: OrderedDict[str, Grammar | None] = OrderedDict()
         self._tokenizer: GrammarTokenizer | None = None
         self._lock = threading.Lock()
@@ -95,46 +97,58 @@ class Runtime:
     def reply_matcher(
         self, tools: Sequence[BoundTool], choice: ToolChoice, *, spelling: str, parallel: bool
     ) -> Matcher | None:
-        """A matcher for a whole reply; None where every text is legal.
+        """A matcher that binds a whole reply; None where every text is legal.
 
         Raises SchemaError naming the tool whose schema cannot be enforced.
         """
-        shown = [{"name": tool.name, "parameters": tool.parameters} for tool in tools]
-        key = json.dumps(["reply", shown, repr(choice), spelling, parallel])
-        with self._lock:
-            if key not in self._grammars:
-                self._keep(
-                    key,
-                    compile_reply(
-                        self._grammar_tokenizer(),
-                        self.format,
-                        tools,
-                        choice,
-                        spelling=spelling,
-                        parallel=parallel,
-                    ),
-                )
-            grammar = self._grammars[key]
-        return None if grammar is None else grammar.start()
+        return self._start(
+            ["reply", _shown(tools), repr(choice), parallel, spelling],
+            lambda tokenizer: compile_reply(
+                tokenizer, self.format, tools, choice, spelling=spelling, parallel=parallel
+            ),
+        )
 
-    def schema_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher:
+    def reply_follower(
+        self, tools: Sequence[BoundTool], choice: ToolChoice, *, parallel: bool
+    ) -> Matcher | None:
+        """A matcher that goes along with a reply and only proposes. None, and raises, as `reply_matcher`."""
+        return self._start(
+            ["follow reply", _shown(tools), repr(choice), parallel],
+            lambda tokenizer: follow_reply(
+                tokenizer, self.format, tools, choice, end=self._turn_end_id, parallel=parallel
+            ),
+        )
+
+    def schema_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher | None:
         """A matcher for a reply that is one JSON document fitting the schema. Raises SchemaError."""
-        key = json.dumps(["schema", schema, spelling])
-        with self._lock:
-            grammar = self._grammars.get(key)
-            if grammar is None:
-                grammar = compile_json(self._grammar_tokenizer(), schema, spelling=spelling)
-                self._keep(key, grammar)
-        return grammar.start()
+        return self._start(
+            ["schema", schema, spelling],
+            lambda tokenizer: compile_json(tokenizer, schema, spelling=spelling),
+        )
+
+    def schema_follower(self, schema: Mapping[str, Json]) -> Matcher | None:
+        """A matcher that goes along with such a reply and only proposes. Raises SchemaError."""
+        return self._start(
+            ["follow schema", schema],
+            lambda tokenizer: follow_json(tokenizer, schema, end=self._turn_end_id),
+        )
 
     def close(self) -> None:
         """Ends the engine and frees both models. Replies under way fail with EngineClosedError."""
         self.engine.close()
 
-    def _keep(self, key: str, grammar: Grammar | None) -> None:
-        self._grammars[key] = grammar
-        while len(self._grammars) > _GRAMMARS_KEPT:
-            self._grammars.popitem(last=False)
+    def _start(
+        self, key: Sequence[Json], compiled: Callable[[GrammarTokenizer], Grammar | None]
+    ) -> Matcher | None:
+        """A matcher of the grammar that is kept under `key`, or of the one compiled now."""
+        name = json.dumps(key)
+        with self._lock:
+            if name not in self._grammars:
+                self._grammars[name] = compiled(self._grammar_tokenizer())
+                while len(self._grammars) > _GRAMMARS_KEPT:
+                    self._grammars.popitem(last=False)
+            grammar = self._grammars[name]
+        return None if grammar is None else grammar.start()
 
     def _grammar_tokenizer(self) -> GrammarTokenizer:
         if self._tokenizer is None:
@@ -191,6 +205,7 @@ def _load(spec: RuntimeSpec) -> Runtime:
         wire_format=wire,
         n_ctx=context.n_ctx,
         bos_id=vocab.bos_id if vocab.add_bos else None,
+        turn_end_id=vocab.eos_id if vocab.eot_id is None else vocab.eot_id,
     )
 
 
@@ -199,7 +214,12 @@ def _model_draft(stack: contextlib.ExitStack, target: Model, path: Path, spec: R
     check_draft_vocab(target.vocab, model.vocab)
     context = Context(model, n_ctx=spec.n_ctx, n_slots=spec.n_parallel, options=spec.draft_runtime)
     stack.enter_context(context)
-    return ModelDraft(context, n_vocab=target.vocab.n_tokens, end_ids=target.vocab.end_ids)
+    return ModelDraft(context, n_vocab=target.vocab.n_tokens)
+
+
+def _shown(tools: Sequence[BoundTool]) -> list[Json]:
+    """What a grammar depends on in tools."""
+    return [{"name": tool.name, "parameters": tool.parameters} for tool in tools]
 
 
 def _spelling(vocab: Vocab, token: int | None) -> str:

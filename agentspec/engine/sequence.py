@@ -9,10 +9,11 @@ import time
 from collections.abc import Sequence
 
 from agentspec.engine.request import Request, Result, Step
+from agentspec.engine.rules import Rule
 from agentspec.engine.stops import StopScanner
 from agentspec.engine.stream import Channel
 from agentspec.trace import Trace
-from agentspec.types import FinishReason, Matcher, Randomness, Vocabulary
+from agentspec.types import FinishReason, Matcher, Vocabulary
 
 __all__ = ["RunningSequence"]
 
@@ -21,16 +22,15 @@ class RunningSequence:
     """A request under way.
 
     tokens:    prompt and reply
+    rule:      its chance, and how its blocks are verified
     max_reply: most tokens of the reply, the context's room taken into account
     slot:      its place in the sessions, -1 while it waits
     """
 
-    def __init__(
-        self, request: Request, channel: Channel, chance: Randomness, *, seed: int, max_reply: int
-    ) -> None:
+    def __init__(self, request: Request, channel: Channel, rule: Rule, *, seed: int, max_reply: int) -> None:
         self.request = request
         self.channel = channel
-        self.chance = chance
+        self.rule = rule
         self.max_reply = max_reply
         self.slot = -1
         self.tokens = list(request.prompt)
@@ -62,8 +62,13 @@ class RunningSequence:
         self.trace.prefill_computed += prompt
         self.trace.add_seconds("prefill" if prompt > 1 else "target", seconds)
 
-    def emit(self, tokens: Sequence[int], vocab: Vocabulary) -> tuple[int, FinishReason | None]:
-        """Takes tokens that are settled. Returns how many are part of the reply and, if it ends, why."""
+    def emit(
+        self, tokens: Sequence[int], logprobs: Sequence[float], vocab: Vocabulary
+    ) -> tuple[int, FinishReason | None]:
+        """Takes tokens that are settled, with their log-probabilities where those were asked for.
+
+        Returns how many are part of the reply and, if it ends, why.
+        """
         data = b""
         taken = 0
         reason: FinishReason | None = None
@@ -84,7 +89,7 @@ class RunningSequence:
                 break
         if reason is not None:
             data += self._stops.flush()
-        self.channel.put(Step(tuple(tokens[:taken]), data))
+        self.channel.put(Step(tuple(tokens[:taken]), data, tuple(logprobs[:taken])))
         return taken, reason
 
     def finish(self, reason: FinishReason) -> None:

@@ -6,26 +6,31 @@ where the object names a tool and gives arguments that fit its schema. The separ
 what chat templates show in earlier calls, so what models write, and tighter than "any whitespace", so that
 more is forced.
 
+`compile_` makes grammars that bind the reply, `follow_` grammars that go along with it and only propose.
+
 It must not know how a mask is computed, nor how a reply is parsed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agentspec.chat.formats.base import WireFormat
 from agentspec.chat.schema import closed_document, closed_schema
 from agentspec.errors import GrammarError, SchemaError
+from agentspec.grammar.following import FollowingGrammar
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.tokenizer import GrammarTokenizer
-from agentspec.grammar.triggered import HeadTrigger, MarkerTrigger, Trigger, TriggeredGrammar
+from agentspec.grammar.triggered import BracketTrigger, HeadTrigger, MarkerTrigger, Trigger, TriggeredGrammar
 from agentspec.types import BoundTool, Json, NamedTool, ToolChoice
 
-__all__ = ["compile_json", "compile_reply"]
+__all__ = ["compile_json", "compile_reply", "follow_json", "follow_reply"]
 
 _SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_FENCE = "\n```"  # what closes a fenced block
 _KEYWORD = re.compile(r"""["']([A-Za-z$]+)["']""")
 
 
@@ -45,11 +50,8 @@ def compile_reply(
     """
     if choice == "none" or not tools:
         return None
-    if isinstance(choice, NamedTool):
-        tools = [tool for tool in tools if tool.name == choice.name]
-        parallel = False
-    writer = _Writer(tokenizer, wire, tools, parallel=parallel, spelling=spelling)
-    try:
+    writer = _Writer(tokenizer, wire, tools, choice, parallel=parallel, spelling=spelling)
+    with writer.blaming():
         if choice != "auto":
             return CompiledGrammar(tokenizer, writer.reply())
         triggers: list[Trigger] = []
@@ -58,27 +60,68 @@ def compile_reply(
             triggers.append(MarkerTrigger(tokenizer, wire.marker, marked))
         if wire.bare_objects:
             bare = CompiledGrammar(tokenizer, writer.bare())
-            fenced = CompiledGrammar(tokenizer, writer.bare(end="\n```"))
-            heads = [writer.name_part(tool) for tool in tools]
-            triggers.append(HeadTrigger(tokenizer, heads, bare=bare, fenced=fenced))
-    except GrammarError:
-        _blame(tokenizer, tools)
-        raise
+            fenced = CompiledGrammar(tokenizer, writer.bare(end=_FENCE))
+            triggers.append(HeadTrigger(tokenizer, writer.heads(), bare=bare, fenced=fenced))
     return TriggeredGrammar(triggers) if triggers else None
 
 
+def follow_reply(
+    tokenizer: GrammarTokenizer,
+    wire: WireFormat,
+    tools: Sequence[BoundTool],
+    choice: ToolChoice,
+    *,
+    end: int | None,
+    parallel: bool = True,
+) -> FollowingGrammar | None:
+    """The grammar that follows a reply; None where there is nothing to call.
+
+    A reply may leave the grammar, and does where it has more calls than it should. It is followed again
+    wherever a call begins that the parser would see: the marker, or a bracket.
+
+    end: the token that ends a turn, as for `FollowingGrammar`
+    Raises SchemaError as `compile_reply`.
+    """
+    if choice == "none" or not tools:
+        return None
+    writer = _Writer(tokenizer, wire, tools, choice, parallel=parallel, spelling="canonical")
+    with writer.blaming():
+        reply = CompiledGrammar(tokenizer, writer.reply())
+        triggers: list[Trigger] = []
+        if wire.marker:
+            triggers.append(MarkerTrigger(tokenizer, wire.marker, reply))
+        if wire.bare_objects:
+            bare = CompiledGrammar(tokenizer, writer.bare())
+            fenced = CompiledGrammar(tokenizer, writer.bare(end=_FENCE))
+            triggers.append(BracketTrigger(tokenizer, bare=bare, fenced=fenced))
+    return FollowingGrammar(None if choice == "auto" else reply, triggers, end=end)
+
+
 def compile_json(
-    tokenizer: GrammarTokenizer, schema: Mapping[str, Json], *, spelling: str = "canonical"
+    tokenizer: GrammarTokenizer, schema: Mapping[str, Json], *, spelling: str = "canonical", then: str = ""
 ) -> CompiledGrammar:
-    """The grammar of a reply that is one JSON document fitting the schema.
+    """The grammar of a reply that is one JSON document fitting the schema, and the text `then`.
 
     Raises SchemaError (its tool is the schema's title) when the grammar engine cannot take it.
     """
-    name = schema.get("title")
+    rules = [f"start: document {_quote(then) if then else ''}"]
+    rules.append(f"document: {_json_rule(closed_document(schema))}")
     try:
-        return CompiledGrammar(tokenizer, _head(spelling) + f"start: {_json_rule(closed_document(schema))}\n")
+        return CompiledGrammar(tokenizer, _options(spelling) + "\n".join(rules) + "\n")
     except GrammarError as error:
-        raise _schema_error(str(name or "response"), error) from error
+        raise _schema_error(str(schema.get("title") or "response"), error) from error
+
+
+def follow_json(
+    tokenizer: GrammarTokenizer, schema: Mapping[str, Json], *, end: int | None
+) -> FollowingGrammar:
+    """The grammar that follows a reply that is to be one JSON document fitting the schema.
+
+    It takes the document up again where its bracket begins a line or a fenced block. Parameters and errors
+    as for `follow_reply` and `compile_json`.
+    """
+    bare, fenced = (compile_json(tokenizer, schema, then=then) for then in ("", _FENCE))
+    return FollowingGrammar(bare, [BracketTrigger(tokenizer, bare=bare, fenced=fenced)], end=end)
 
 
 class _Writer:
@@ -89,10 +132,14 @@ class _Writer:
         tokenizer: GrammarTokenizer,
         wire: WireFormat,
         tools: Sequence[BoundTool],
+        choice: ToolChoice,
         *,
         parallel: bool,
         spelling: str,
     ) -> None:
+        if isinstance(choice, NamedTool):
+            tools = [tool for tool in tools if tool.name == choice.name]
+            parallel = False
         self._tokenizer = tokenizer
         self._wire = wire
         self._tools = tools
@@ -108,8 +155,24 @@ class _Writer:
         """A reply of bare objects, then `end`."""
         return self._lark([f"start: {self._several('object')} {_quote(end) if end else ''}"])
 
-    def name_part(self, tool: BoundTool) -> str:
-        """The object's text up to the tool's name."""
+    def heads(self) -> list[str]:
+        """Each tool's object up to its name."""
+        return [self._head(tool) for tool in self._tools]
+
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Makes of a GrammarError the SchemaError of the first tool that does not compile by itself."""
+        try:
+            yield
+        except GrammarError:
+            for tool in self._tools:
+                try:
+                    CompiledGrammar(self._tokenizer, f"start: {_json_rule(closed_schema(tool.parameters))}\n")
+                except GrammarError as error:
+                    raise _schema_error(tool.name, error) from error
+            raise
+
+    def _head(self, tool: BoundTool) -> str:
         return json.dumps({self._wire.name_key: tool.name}, ensure_ascii=False)[:-1]
 
     def _several(self, rule: str) -> str:
@@ -119,13 +182,13 @@ class _Writer:
     def _lark(self, rules: list[str]) -> str:
         rules.append("object: " + " | ".join(f"tool_{index}" for index in range(len(self._tools))))
         for index, tool in enumerate(self._tools):
-            head = f"{self.name_part(tool)}, {json.dumps(self._wire.arguments_key)}: "
+            head = f"{self._head(tool)}, {json.dumps(self._wire.arguments_key)}: "
             rules.append(f'tool_{index}: {_quote(head)} args_{index} "}}"')
             rules.append(f"args_{index}: {_json_rule(closed_schema(tool.parameters))}")
-        return _head(self._spelling) + "\n".join(rules) + "\n"
+        return _options(self._spelling) + "\n".join(rules) + "\n"
 
 
-def _head(spelling: str) -> str:
+def _options(spelling: str) -> str:
     return '%llguidance {"no_forcing": true}\n' if spelling == "any" else ""
 
 
@@ -151,15 +214,6 @@ def _terms(tokenizer: GrammarTokenizer, text: str) -> Iterable[str]:
 def _quote(text: str) -> str:
     """A Lark string literal; its escapes are JSON's."""
     return json.dumps(text, ensure_ascii=True)
-
-
-def _blame(tokenizer: GrammarTokenizer, tools: Sequence[BoundTool]) -> None:
-    """Raises the SchemaError of the first tool that does not compile by itself."""
-    for tool in tools:
-        try:
-            CompiledGrammar(tokenizer, f"start: {_json_rule(closed_schema(tool.parameters))}\n")
-        except GrammarError as error:
-            raise _schema_error(tool.name, error) from error
 
 
 def _schema_error(name: str, error: GrammarError) -> SchemaError:

@@ -3,6 +3,9 @@
 A call begins with the family's marker, or, in families that also write bare objects, with the head of an
 object that names a bound tool. Until then every token is legal and the reply may end anywhere.
 
+Triggers say where a call begins. One that masks waits until it is sure; `BracketTrigger` does not, and is for
+grammars that only propose (`agentspec.grammar.following`).
+
 It must not know schemas, nor how a grammar is written.
 """
 
@@ -17,7 +20,17 @@ from agentspec.grammar.place import call_place
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.types import Legal
 
-__all__ = ["HeadTrigger", "MarkerTrigger", "Trigger", "TriggeredGrammar", "TriggeredMatcher"]
+__all__ = [
+    "BracketTrigger",
+    "HeadTrigger",
+    "MarkerTrigger",
+    "Trigger",
+    "TriggeredGrammar",
+    "TriggeredMatcher",
+]
+
+_BRACKET = re.compile(rb"(?:\A|\n)[ \t\r]*([{\[])")
+_INDENT = 32  # bytes before a token in which to look for the start of its line
 
 
 class Trigger(Protocol):
@@ -42,13 +55,13 @@ class MarkerTrigger:
 
     def entered_by(self, token: int, before: Sequence[int]) -> GrammarMatcher | None:
         if self._special is not None:
-            return _enter(self._grammar, [token]) if token == self._special else None
+            return _advanced(self._grammar, [token]) if token == self._special else None
         tail = _last_bytes(self._tokenizer, before, len(self._text))
         text = tail + self._tokenizer.vocab.token_bytes(token)
         start = text.rfind(self._text)
         if start < 0 or start + len(self._text) <= len(tail):
             return None
-        return _enter(self._grammar, self._tokenizer.tokenize(text[start:]))
+        return _enter(self._grammar, self._tokenizer, text[start:])
 
 
 class HeadTrigger:
@@ -70,8 +83,7 @@ class HeadTrigger:
         self._tokenizer = tokenizer
         self._heads = re.compile(b"|".join(re.escape(head.encode()) for head in heads))
         self._reach = max(len(head.encode()) for head in heads)
-        self._bare = bare
-        self._fenced = fenced
+        self._bare = _BareGrammars(tokenizer, bare, fenced)
 
     def entered_by(self, token: int, before: Sequence[int]) -> GrammarMatcher | None:
         piece = self._tokenizer.vocab.token_bytes(token)
@@ -81,15 +93,57 @@ class HeadTrigger:
         text = tail + piece
         for head in self._heads.finditer(text):
             if head.end() > len(tail):
-                # rare, so here the whole reply may be looked at
-                reply = b"".join(map(self._tokenizer.vocab.token_bytes, before)) + piece
-                start = len(reply) - len(text) + head.start()
-                place = call_place(reply[:start].decode(errors="replace"))
-                if place is None:
-                    return None
-                grammar = self._fenced if place == "fenced" else self._bare
-                return _enter(grammar, self._tokenizer.tokenize(text[head.start() :]))
+                return self._bare.entered_by(text[head.start() :], [*before, token])
         return None
+
+
+class BracketTrigger:
+    """The first bracket of a JSON value, where the parser would see a call begin if the value was one.
+
+    bare:   the grammar of a reply from the bracket on
+    fenced: the same within a fence, which it closes
+    """
+
+    def __init__(
+        self, tokenizer: GrammarTokenizer, *, bare: CompiledGrammar, fenced: CompiledGrammar
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._bare = _BareGrammars(tokenizer, bare, fenced)
+
+    def entered_by(self, token: int, before: Sequence[int]) -> GrammarMatcher | None:
+        piece = self._tokenizer.vocab.token_bytes(token)
+        if b"{" not in piece and b"[" not in piece:
+            return None
+        tail = _last_bytes(self._tokenizer, before, _INDENT)
+        text = tail + piece
+        for bracket in _BRACKET.finditer(text):
+            if bracket.start(1) >= len(tail):
+                return self._bare.entered_by(text[bracket.start(1) :], [*before, token])
+        return None
+
+
+class _BareGrammars:
+    """The grammars of a reply from a bare value on.
+
+    bare:   in open text
+    fenced: within a fence, which it closes
+    """
+
+    def __init__(self, tokenizer: GrammarTokenizer, bare: CompiledGrammar, fenced: CompiledGrammar) -> None:
+        self._tokenizer = tokenizer
+        self._bare = bare
+        self._fenced = fenced
+
+    def entered_by(self, value: bytes, tokens: Sequence[int]) -> GrammarMatcher | None:
+        """The matcher advanced over `value`, what the reply `tokens` ends with; None where that is text.
+
+        Looks at the whole reply, so it is to be asked rarely.
+        """
+        reply = b"".join(map(self._tokenizer.vocab.token_bytes, tokens))
+        place = call_place(reply[: len(reply) - len(value)].decode(errors="replace"))
+        if place is None:
+            return None
+        return _enter(self._fenced if place == "fenced" else self._bare, self._tokenizer, value)
 
 
 class TriggeredGrammar:
@@ -140,9 +194,17 @@ class TriggeredMatcher:
         return self._inside is None or self._inside.accepting()
 
 
-def _enter(grammar: CompiledGrammar, tokens: Sequence[int]) -> GrammarMatcher | None:
+def _enter(grammar: CompiledGrammar, tokenizer: GrammarTokenizer, text: bytes) -> GrammarMatcher | None:
     """A matcher advanced over what the call has so far; None where that is not the beginning of a call
     after all, such as when the token that ends the marker goes on with other text: then it stays text."""
+    try:
+        tokens = tokenizer.tokenize(text)
+    except ValueError:  # a part of a token that no other tokens spell
+        return None
+    return _advanced(grammar, tokens)
+
+
+def _advanced(grammar: CompiledGrammar, tokens: Sequence[int]) -> GrammarMatcher | None:
     matcher = grammar.start()
     return matcher if matcher.try_advance(tokens) else None
 

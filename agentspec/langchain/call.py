@@ -55,6 +55,9 @@ class Call:
         """The chunks a step completes. Raises ReplyTimeoutError."""
         if self.timeout is not None and time.monotonic() - self.started > self.timeout:
             raise ReplyTimeoutError(f"the reply took longer than timeout={self.timeout:g} seconds")
+        if step.logprobs:
+            pieces = self.runtime.vocab.pieces()
+            self.reply.add_logprobs([pieces[token] for token in step.tokens], step.logprobs)
         return _generations(self.reply.feed(step.data))
 
     def end(self, stream: Stream) -> list[ChatGenerationChunk]:
@@ -88,11 +91,11 @@ def prepare(
     if wanted is not None and wanted.instructions:
         turns = with_instructions(turns, wanted.instructions)
     prompt = runtime.tokenize_prompt(runtime.template.render(turns, bound))
-    matcher = _matcher(runtime, bound, choice, wanted, options)
+    law, matcher = _law(runtime, bound, choice, wanted, options)
     request = Request(
         prompt=prompt,
         matcher=matcher,
-        law="off" if matcher is None else f"enforce:{options.law.spelling}",
+        law=law,
         sampling=options.sampling,
         generation=options.generation,
         draft=options.draft,
@@ -105,22 +108,29 @@ def prepare(
     return Call(runtime=runtime, request=request, reply=reply, timeout=timeout)
 
 
-def _matcher(
+def _law(
     runtime: Runtime,
     tools: Sequence[BoundTool],
     choice: ToolChoice,
     wanted: ResponseFormat | None,
     options: CallOptions,
-) -> Matcher | None:
-    if options.law.grammar == "off":
-        return None
+) -> tuple[str, Matcher | None]:
+    """The law of the reply, by name, and the grammar that takes part in it."""
+    grammar, spelling = options.law.grammar, options.law.spelling
+    parallel = options.tools.parallel_tool_calls
+    if grammar == "off" or (wanted is None and (not tools or choice == "none")):
+        return "off", None
+    if grammar == "propose":
+        if "grammar" not in options.draft.sources:
+            return grammar, None  # nobody would ask it
+        if wanted is not None:
+            return grammar, runtime.schema_follower(wanted.schema)
+        return grammar, runtime.reply_follower(tools, choice, parallel=parallel)
     if wanted is not None:
-        return runtime.schema_matcher(wanted.schema, spelling=options.law.spelling)
-    if not tools or choice == "none":
-        return None
-    return runtime.reply_matcher(
-        tools, choice, spelling=options.law.spelling, parallel=options.tools.parallel_tool_calls
-    )
+        matcher = runtime.schema_matcher(wanted.schema, spelling=spelling)
+    else:
+        matcher = runtime.reply_matcher(tools, choice, spelling=spelling, parallel=parallel)
+    return "off" if matcher is None else f"enforce:{spelling}", matcher
 
 
 def _generations(chunks: Iterable[AIMessageChunk]) -> list[ChatGenerationChunk]:

@@ -53,7 +53,14 @@ class ReplyBuilder:
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
         self._invalid: list[InvalidToolCall] = []
+        self._logprobs: list[dict[str, object]] = []
         self._result: Result | None = None
+
+    def add_logprobs(self, pieces: Sequence[bytes], logprobs: Sequence[float]) -> None:
+        """Takes the log-probabilities of tokens, for the metadata: one entry each, in OpenAI's form."""
+        for piece, logprob in zip(pieces, logprobs, strict=True):
+            text = piece.decode(errors="replace")
+            self._logprobs.append({"token": text, "bytes": list(piece), "logprob": logprob})
 
     def feed(self, data: bytes) -> list[AIMessageChunk]:
         """The chunks that these bytes complete."""
@@ -142,12 +149,15 @@ class ReplyBuilder:
                 }
                 for call in self._invalid
             ]
-        return {
+        metadata: dict[str, object] = {
             "model_provider": PROVIDER,
             "model_name": self._model_name,
             "finish_reason": "tool_calls" if reason == "stop" and self._calls else reason,
             "agentspec": statistics,
         }
+        if self._logprobs:
+            metadata["logprobs"] = {"content": self._logprobs}
+        return metadata
 
 
 def _chunk(*, content: str = "", call: ToolCall | None = None, index: int = 0) -> AIMessageChunk:

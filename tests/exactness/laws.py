@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from agentspec.config import SamplingOptions
+from agentspec.config import DraftOptions, SamplingOptions
 from agentspec.engine.core import Core
 from agentspec.engine.request import Request
+from agentspec.engine.rules import Rule, SampledRule, SeedInvariantRule
 from agentspec.engine.stream import Channel, Stream
 from agentspec.law import probabilities
 from agentspec.testing import TableModel
 from agentspec.trace import Trace
-from agentspec.types import Matcher
+from agentspec.types import Distribution, Matcher, Randomness
 
 Law = dict[tuple[int, ...], float]
+
+
+class EnumeratedNoise:
+    """Noise whose draws are choices of an enumerated chance. Each position is drawn once."""
+
+    def __init__(self, chance: Randomness) -> None:
+        self._chance = chance
+        self._drawn: set[int] = set()
+
+    def draw(self, distribution: Distribution, position: int) -> int:
+        assert position not in self._drawn
+        self._drawn.add(position)
+        return self._chance.draw(distribution)
+
+
+class EnumeratedInvariantRule(SeedInvariantRule):
+    """The seed-invariant rule on enumerated noise; drafts draw with a chance of their own."""
+
+    def __init__(self, chance: Randomness) -> None:
+        super().__init__(EnumeratedNoise(chance))
+        self._chance = chance
+
+    def draw(self, distribution: Distribution, position: int) -> int:  # noqa: ARG002 - it has no places
+        return self._chance.draw(distribution)
+
+
+def enumerated(chance: Randomness) -> Callable[[DraftOptions, int], Rule]:
+    """The rules that `make_rule` makes, on a chance that is enumerated in place of a seed."""
+
+    def make(options: DraftOptions, _: int) -> Rule:
+        if options.verifier == "seed_invariant":
+            return EnumeratedInvariantRule(chance)
+        return SampledRule(chance, block=options.verifier == "block")
+
+    return make
 
 
 def target_law(
@@ -34,7 +70,8 @@ def target_law(
             law[reply] = law.get(reply, 0.0) + weight
             return
         legal = None if state is None else state.legal()
-        step = probabilities(model.logits([*prompt, *reply]), legal, sampling)
+        before = [*prompt, *reply]
+        step = probabilities(model.logits(before), legal, sampling, before)
         for token, probability in zip(step.ids.tolist(), step.probs.tolist(), strict=True):
             if probability > 0.0:
                 after = None if state is None else state.fork()

@@ -5,6 +5,7 @@ No sampling, so no false pass: the two laws are computed as numbers and may diff
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -15,6 +16,7 @@ from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.engine.request import Request
+from agentspec.engine.rules import SampledRule
 from agentspec.engine.stream import Channel, Stream
 from agentspec.law import probabilities
 from agentspec.testing import (
@@ -25,74 +27,89 @@ from agentspec.testing import (
     enumerate_law,
     random_rows,
 )
-from agentspec.types import Distribution, Matcher, Proposal
-from tests.exactness.laws import generate, target_law, total_variation
+from agentspec.types import Matcher, Proposal, Randomness
+from agentspec.verify import Laws, Verdict
+from tests.exactness.laws import enumerated, generate, target_law, total_variation
 
 BOUND = 1e-12
 PROMPT = (0, 1)
 WARM = SamplingOptions(temperature=0.8)
 
 
-class WildDraft:
+class PrefixDraft:
+    """A source given by what it does after a prefix, one call a sequence: the tests' policies."""
+
+    name = "model"
+    cheap = False
+
+    def propose(self, requests: Sequence[DraftRequest]) -> None:
+        for request in requests:
+            self.one(request)
+
+    def one(self, request: DraftRequest) -> None:
+        raise NotImplementedError
+
+    def release(self, slot: int) -> None: ...
+
+
+class WildDraft(PrefixDraft):
     """Draws without looking at the grammar, one token a call: some of its tokens are illegal."""
 
-    def __init__(self, rows: Callable[[Sequence[int]], Sequence[float]], n_vocab: int) -> None:
-        self._model = TableModel(rows, n_vocab=n_vocab)
+    def __init__(self, n_vocab: int) -> None:
+        self._model = TableModel(random_rows(n_vocab, seed=7), n_vocab=n_vocab)
 
-    name = "model"
-    cheap = False
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        return [self._one(request) for request in requests]
-
-    def release(self, slot: int) -> None: ...
-
-    def _one(self, request: DraftRequest) -> Proposal:
-        law = probabilities(self._model.logits(request.prefix), None, WARM)
-        return Proposal((request.chance.draw(law),), (law,), self.name)
+    def one(self, request: DraftRequest) -> None:
+        prefix = request.prefix
+        request.draw(probabilities(self._model.logits(prefix), None, WARM, prefix))
 
 
-class CertainDraft:
+class CertainDraft(PrefixDraft):
     """Proposes fixed tokens with certainty, legal or not: the most over-confident draft there is."""
 
-    def __init__(self, tokens: Sequence[int]) -> None:
-        self._tokens = tuple(tokens)
-
-    name = "model"
-    cheap = False
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        sizes = [min(request.limit, len(self._tokens)) for request in requests]
-        return [Proposal(self._tokens[:size], (None,) * size, self.name) for size in sizes]
-
-    def release(self, slot: int) -> None: ...
+    def one(self, request: DraftRequest) -> None:
+        request.propose((1, 0, 2))
 
 
-class RoundRobinDraft:
+class MixedDraft(PrefixDraft):
     """Point mass or draw, by the parity of the prefix's length: sources mixed in one block."""
 
     def __init__(self, n_vocab: int) -> None:
         self._model = TableModel(random_rows(n_vocab, seed=11), n_vocab=n_vocab)
 
-    name = "model"
-    cheap = False
-
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        return [self._one(request) for request in requests]
-
-    def release(self, slot: int) -> None: ...
-
-    def _one(self, request: DraftRequest) -> Proposal:
-        legal = None if request.matcher is None else request.matcher.legal()
-        law = probabilities(self._model.logits(request.prefix), legal, WARM)
-        if len(request.prefix) % 2:
-            return Proposal((int(law.ids[0]),), (None,), self.name)
-        return Proposal((request.chance.draw(law),), (law,), self.name)
+    def one(self, request: DraftRequest) -> None:
+        prefix, matcher = request.prefix, request.matcher
+        law = probabilities(
+            self._model.logits(prefix), None if matcher is None else matcher.legal(), WARM, prefix
+        )
+        if len(prefix) % 2:
+            request.propose([int(law.ids[0])])
+        else:
+            request.draw(law)
 
 
-def soft_draft(n_vocab: int, end_ids: frozenset[int], *, seed: int, scale: float = 2.0) -> ModelDraft:
+class FickleDraft(PrefixDraft):
+    """Ends a block wherever the prefix or its own law says so: all that a stopping rule may look at.
+
+    It stops after a drawn token of its choice too, which is a rule on the prefix of the next one.
+    """
+
+    def __init__(self, n_vocab: int) -> None:
+        self._model = TableModel(random_rows(n_vocab, seed=13), n_vocab=n_vocab)
+
+    def one(self, request: DraftRequest) -> None:
+        while request.room:
+            prefix = request.prefix
+            law = probabilities(self._model.logits(prefix), None, WARM, prefix)
+            if sum(prefix) % 3 == 2 or float(law.probs.max()) < 0.4:
+                return
+            request.draw(law)
+
+
+def soft_draft(
+    n_vocab: int, *, seed: int = 5, scale: float = 2.0, sampling: SamplingOptions | None = None
+) -> ModelDraft:
     session = TableModel(random_rows(n_vocab, seed=seed, scale=scale), n_vocab=n_vocab)
-    return ModelDraft(session, n_vocab=n_vocab, end_ids=end_ids)
+    return ModelDraft(session, n_vocab=n_vocab, sampling=sampling)
 
 
 def engine_law(
@@ -116,7 +133,7 @@ def engine_law(
     def run(chance: ScriptedChance) -> tuple[int, ...]:
         model = target()
         vocab = TableVocab([f"t{token}" for token in range(model.n_vocab)], end_ids=end_ids)
-        core = Core(model, vocab, drafts(), randomness=lambda _: chance)
+        core = Core(model, vocab, drafts(), rules=enumerated(chance))
         return generate(core, request)[0]
 
     return enumerate_law(run)
@@ -132,23 +149,29 @@ DRAFTS = [
     "none",
     "soft",
     "over-confident",
+    "truncated",
     "certain",
     "mixed",
+    "fickle",
     "illegal",
     "grammar",
     "grammar+soft",
     "grammar+illegal",
 ]
 
+VERIFIERS = ["block", "token_wise", "seed_invariant"]
 
-def make_drafts(name: str, n_vocab: int, end_ids: frozenset[int]) -> Sequence[Draft]:
+
+def make_drafts(name: str, n_vocab: int) -> Sequence[Draft]:
     """The policies under test; drafts keep state, so each run gets its own."""
     drafts: dict[str, Callable[[], Draft]] = {
-        "soft": lambda: soft_draft(n_vocab, end_ids, seed=5),
-        "over-confident": lambda: soft_draft(n_vocab, end_ids, seed=5, scale=9.0),
-        "certain": lambda: CertainDraft((1, 0, 2)),
-        "mixed": lambda: RoundRobinDraft(n_vocab),
-        "illegal": lambda: WildDraft(random_rows(n_vocab, seed=7), n_vocab),
+        "soft": lambda: soft_draft(n_vocab),
+        "over-confident": lambda: soft_draft(n_vocab, scale=9.0),
+        "truncated": lambda: soft_draft(n_vocab, sampling=SamplingOptions(temperature=1.5, top_k=2)),
+        "certain": CertainDraft,
+        "mixed": lambda: MixedDraft(n_vocab),
+        "fickle": lambda: FickleDraft(n_vocab),
+        "illegal": lambda: WildDraft(n_vocab),
         "grammar": GrammarDraft,
     }
     return [] if name == "none" else [drafts[part]() for part in name.split("+")]
@@ -156,7 +179,8 @@ def make_drafts(name: str, n_vocab: int, end_ids: frozenset[int]) -> Sequence[Dr
 
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("case", ["free", "free with an end", "grammar"])
-def test_the_output_law_is_the_targets(draft: str, case: str) -> None:
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_the_output_law_is_the_targets(draft: str, case: str, verifier: str) -> None:
     n_vocab = 4 if case == "grammar" else 3
     end_ids = frozenset() if case == "free" else frozenset({n_vocab - 1})
     matcher = replies(n_vocab) if case == "grammar" else None
@@ -167,11 +191,12 @@ def test_the_output_law_is_the_targets(draft: str, case: str) -> None:
     expected = target_law(target(), PROMPT, length=3, sampling=WARM, matcher=matcher, end_ids=end_ids)
     actual = engine_law(
         target,
-        lambda: make_drafts(draft, n_vocab, end_ids),
+        lambda: make_drafts(draft, n_vocab),
         length=3,
         sampling=WARM,
         matcher=matcher,
         end_ids=end_ids,
+        options=DraftOptions.parse({"max_block": 3, "max_model_tokens": 3, "verifier": verifier}),
     )
     assert len(expected) > 3
     assert total_variation(expected, actual) <= BOUND
@@ -184,6 +209,8 @@ def test_the_output_law_is_the_targets(draft: str, case: str) -> None:
         SamplingOptions(temperature=1.0, top_k=2),
         SamplingOptions(temperature=1.3, top_p=0.7),
         SamplingOptions(temperature=0.6, min_p=0.2),
+        SamplingOptions(temperature=1.1, typical_p=0.6),
+        SamplingOptions(temperature=0.9, logit_bias={0: 1.5, 2: -math.inf}),
         SamplingOptions(temperature=0.0),
     ],
 )
@@ -194,11 +221,40 @@ def test_truncated_laws_and_block_lengths(max_block: int, sampling: SamplingOpti
     expected = target_law(target(), PROMPT, length=3, sampling=sampling)
     actual = engine_law(
         target,
-        lambda: [soft_draft(4, frozenset(), seed=9)],
+        lambda: [soft_draft(4, seed=9)],
         length=3,
         sampling=sampling,
         options=DraftOptions(max_block=max_block, max_model_tokens=max_block),
     )
+    assert total_variation(expected, actual) <= BOUND
+
+
+@pytest.mark.parametrize("repeat_last_n", [1, 2, -1])
+@pytest.mark.parametrize("draft", ["soft", "certain", "mixed", "truncated"])
+@pytest.mark.parametrize("verifier", VERIFIERS)
+def test_penalties_depend_on_every_token_before(draft: str, repeat_last_n: int, verifier: str) -> None:
+    """A position's law depends on the block's own earlier tokens, beyond what its logits say of them."""
+    sampling = SamplingOptions(
+        temperature=0.9,
+        repeat_penalty=1.7,
+        frequency_penalty=0.8,
+        presence_penalty=0.5,
+        repeat_last_n=repeat_last_n,
+    )
+
+    def target() -> TableModel:
+        return TableModel(random_rows(3, seed=3), n_vocab=3)
+
+    expected = target_law(target(), PROMPT, length=3, sampling=sampling)
+    plain = target_law(target(), PROMPT, length=3, sampling=WARM)
+    actual = engine_law(
+        target,
+        lambda: make_drafts(draft, 3),
+        length=3,
+        sampling=sampling,
+        options=DraftOptions.parse({"max_block": 3, "max_model_tokens": 3, "verifier": verifier}),
+    )
+    assert total_variation(expected, plain) > 0.05  # they are felt
     assert total_variation(expected, actual) <= BOUND
 
 
@@ -211,8 +267,8 @@ def test_two_sequences_in_one_pass_are_independent() -> None:
         core = Core(
             TableModel(random_rows(n_vocab, seed=3), n_vocab=n_vocab),
             TableVocab(["a", "b", "c"], end_ids=()),
-            [soft_draft(n_vocab, frozenset(), seed=5)],
-            randomness=lambda _: chance,
+            [soft_draft(n_vocab)],
+            rules=enumerated(chance),
         )
         channels = []
         for prompt in prompts:
@@ -230,20 +286,78 @@ def test_two_sequences_in_one_pass_are_independent() -> None:
     assert total_variation(joint, enumerate_law(run)) <= BOUND
 
 
-def test_the_recorded_law_is_the_one_drawn_from() -> None:
-    """A draft that records another law than it drew from is not exact: the proof can fail."""
+def test_a_broken_rule_is_seen() -> None:
+    """The proof can fail: here a rejected token is replaced by a draw from the whole law."""
 
-    class Liar(WildDraft):
-        def _one(self, request: DraftRequest) -> Proposal:
-            honest = super()._one(request)
-            law = honest.dists[0]
-            assert law is not None
-            flat = Distribution(law.ids, law.probs * 0 + 1 / len(law.ids))
-            return Proposal(honest.tokens, (flat,), self.name)
+    class NoResidual(SampledRule):
+        def __init__(self, chance: Randomness) -> None:
+            super().__init__(chance)
+            self.chance = chance
 
-    def target() -> TableModel:
-        return TableModel(random_rows(3, seed=3), n_vocab=3)
+        def verify(self, block: Sequence[Proposal], target_probs: Laws, position: int) -> Verdict:
+            verdict = super().verify(block, target_probs, position)
+            if verdict.accepted == len(block):
+                return verdict
+            return Verdict(verdict.accepted, self.chance.draw(target_probs[verdict.accepted]))
 
-    expected = target_law(target(), PROMPT, length=2, sampling=WARM)
-    actual = engine_law(target, lambda: [Liar(random_rows(3, seed=7), 3)], length=2, sampling=WARM)
-    assert total_variation(expected, actual) > 1e-3
+    def run(chance: ScriptedChance) -> tuple[int, ...]:
+        model = TableModel(random_rows(3, seed=3), n_vocab=3)
+        vocab = TableVocab(["a", "b", "c"], end_ids=())
+        core = Core(model, vocab, [soft_draft(3)], rules=lambda _, __: NoResidual(chance))
+        options = GenerationOptions(max_tokens=2, seed=0)
+        return generate(core, Request(PROMPT, sampling=WARM, generation=options))[0]
+
+    model = TableModel(random_rows(3, seed=3), n_vocab=3)
+    expected = target_law(model, PROMPT, length=2, sampling=WARM)
+    assert total_variation(expected, enumerate_law(run)) > 1e-3
+
+
+# ------------------------------------------------------------------------------------ seed-invariant
+
+
+@pytest.mark.parametrize("draft", [name for name in DRAFTS if name != "none"])
+@pytest.mark.parametrize("case", ["free with an end", "grammar"])
+def test_a_seed_gives_one_text_with_any_draft(draft: str, case: str) -> None:
+    """With the real noise, which the drafts draw with too: their draws and the target's are dependent."""
+    n_vocab = 4
+    vocab = TableVocab(["a", "b", "c", "<end>"], end_ids={n_vocab - 1})
+    accepted = 0
+    for seed in range(60):
+        replies_of = []
+        for drafts in ([], make_drafts(draft, n_vocab)):
+            core = Core(TableModel(random_rows(n_vocab, seed=3), n_vocab=n_vocab), vocab, drafts)
+            request = Request(
+                prompt=PROMPT,
+                matcher=replies(n_vocab) if case == "grammar" else None,
+                sampling=WARM,
+                generation=GenerationOptions(max_tokens=6, seed=seed),
+                draft=DraftOptions(max_block=3, max_model_tokens=3, verifier="seed_invariant"),
+            )
+            tokens, trace = generate(core, request)
+            replies_of.append(tokens)
+            accepted += sum(count.accepted for count in trace.sources.values())
+        assert replies_of[0] == replies_of[1]
+    # there it has no grammar; and there it is sure of a token that never comes
+    idle = [("grammar", "free with an end"), ("over-confident", "grammar")]
+    assert (accepted > 0) == ((draft, case) not in idle)
+
+
+def test_seeds_of_the_invariant_rule_follow_the_law() -> None:
+    """Over 4000 seeds, each reply's count is within 5.5 standard deviations: 4e-8 a reply if all is right."""
+    expected = target_law(TableModel(random_rows(3, seed=3), n_vocab=3), PROMPT, length=2, sampling=WARM)
+    counts = dict.fromkeys(expected, 0)
+    core = Core(
+        TableModel(random_rows(3, seed=3), n_vocab=3),
+        TableVocab(["a", "b", "c"], end_ids=()),
+        [soft_draft(3)],
+    )
+    for seed in range(4000):
+        request = Request(
+            PROMPT,
+            sampling=WARM,
+            generation=GenerationOptions(max_tokens=2, seed=seed),
+            draft=DraftOptions(verifier="seed_invariant"),
+        )
+        counts[generate(core, request)[0]] += 1
+    for reply, weight in expected.items():
+        assert abs(counts[reply] - 4000 * weight) <= 5.5 * math.sqrt(4000 * weight * (1 - weight))

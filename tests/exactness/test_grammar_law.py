@@ -21,7 +21,7 @@ from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import HeadTrigger, MarkerTrigger, TriggeredGrammar
 from agentspec.testing import ScriptedChance, TableModel, TableVocab, enumerate_law, random_rows
-from tests.exactness.laws import Law, generate, target_law, total_variation
+from tests.exactness.laws import Law, enumerated, generate, target_law, total_variation
 
 BOUND = 1e-12
 PROMPT = (0, 1)
@@ -67,7 +67,7 @@ DRAFTS = ["none", "grammar", "soft", "grammar+soft"]
 
 def soft_draft(vocab: TableVocab) -> ModelDraft:
     session = TableModel(random_rows(vocab.n_tokens, seed=5), n_vocab=vocab.n_tokens)
-    return ModelDraft(session, n_vocab=vocab.n_tokens, end_ids=vocab.end_ids)
+    return ModelDraft(session, n_vocab=vocab.n_tokens)
 
 
 def make_drafts(name: str, vocab: TableVocab) -> Sequence[Draft]:
@@ -89,7 +89,7 @@ def engine_law(
     def run(chance: ScriptedChance) -> tuple[int, ...]:
         nonlocal spared
         core = Core(
-            target(vocab, n_batch, n_outputs), vocab, make_drafts(drafts, vocab), randomness=lambda _: chance
+            target(vocab, n_batch, n_outputs), vocab, make_drafts(drafts, vocab), rules=enumerated(chance)
         )
         request = Request(
             prompt=PROMPT,

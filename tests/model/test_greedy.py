@@ -40,7 +40,7 @@ class Pair:
         vocab = target.vocab
         drafts: list[Draft] = [
             GrammarDraft(),
-            ModelDraft(draft_context, n_vocab=vocab.n_tokens, end_ids=vocab.end_ids),
+            ModelDraft(draft_context, n_vocab=vocab.n_tokens),
         ]
         self.core = Core(self.context, vocab, drafts)
         self.requests = Requests(target)

@@ -22,6 +22,7 @@ _DATA = json.loads(Path(__file__).with_name("tool_prompts.json").read_text(encod
 SYSTEM: str = _DATA["system"]
 TOOLS = [BoundTool(tool["name"], tool["description"], tool["parameters"]) for tool in _DATA["tools"]]
 PROMPTS: list[str] = _DATA["prompts"]
+MORE_PROMPTS: list[str] = _DATA["more_prompts"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Requests:
         temperature: float = 0.0,
         seed: int = 0,
         max_tokens: int = 128,
+        verifier: str = "block",
     ) -> Request:
         text = self._template.render([SystemTurn(SYSTEM), UserTurn(prompt)], TOOLS)
         assert self._grammar is not None
@@ -62,7 +64,7 @@ class Requests:
             law="enforce:canonical",
             sampling=SamplingOptions(temperature=temperature),
             generation=GenerationOptions(max_tokens=max_tokens, seed=seed),
-            draft=DraftOptions.parse({"sources": sources}),
+            draft=DraftOptions.parse({"sources": sources, "verifier": verifier}),
         )
 
 

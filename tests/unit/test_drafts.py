@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from agentspec.config import SamplingOptions
-from agentspec.drafts.base import DraftRequest
+from agentspec.drafts.base import Draft, DraftRequest
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
-from agentspec.law import probabilities
-from agentspec.testing import ScriptedChance, TableModel, TrieMatcher, random_rows
-from agentspec.types import Matcher
-from agentspec.verify import SeededRandomness
+from agentspec.law import probabilities, probability_of
+from agentspec.testing import ScriptedChance, TableModel, TrieMatcher, proposals, random_rows
+from agentspec.types import Matcher, Proposal, Randomness, Span
 
 N_VOCAB = 6
 WARM = SamplingOptions(temperature=0.9)
@@ -23,26 +23,43 @@ def model(**settings: int) -> TableModel:
     return TableModel(random_rows(N_VOCAB, seed=4), n_vocab=N_VOCAB, **settings)  # type: ignore[arg-type]
 
 
-def draft(
-    session: TableModel, *, end_ids: frozenset[int] = frozenset(), n_vocab: int = N_VOCAB
-) -> ModelDraft:
-    return ModelDraft(session, n_vocab=n_vocab, end_ids=end_ids)
+def draft(session: TableModel, *, n_vocab: int = N_VOCAB) -> ModelDraft:
+    return ModelDraft(session, n_vocab=n_vocab)
 
 
-def ask(
-    prefix: list[int], *, matcher: Matcher | None = None, limit: int = 3, slot: int = 0, last: bool = True
-) -> DraftRequest:
-    chance = SeededRandomness(len(prefix))
-    return DraftRequest(slot, prefix, matcher, WARM, limit, last, chance)
+def asked(
+    source: Draft,
+    prefix: list[int],
+    *,
+    matcher: Matcher | None = None,
+    limit: int = 3,
+    last: bool = True,
+    end_ids: tuple[int, ...] = (),
+    chance: Randomness | None = None,
+) -> list[Proposal]:
+    (made,) = proposals(
+        source,
+        [prefix],
+        matcher=matcher,
+        limit=limit,
+        last=last,
+        end_ids=end_ids,
+        sampling=WARM,
+        chance=chance,
+    )
+    return made
 
 
-def assert_drawn_at(prefix: list[int], request: DraftRequest, source: ModelDraft) -> None:
+def tokens_of(made: list[Proposal]) -> list[int]:
+    return [proposal.token for proposal in made]
+
+
+def assert_drawn_at(made: list[Proposal], prefix: list[int]) -> None:
     """The proposal's laws are the model's own after the prefix, every token legal."""
-    (proposal,) = source.propose([request])
-    assert len(proposal.tokens) == request.limit
-    for index, (token, dist) in enumerate(zip(proposal.tokens, proposal.dists, strict=True)):
-        row = model().logits([*prefix, *proposal.tokens[:index]])
-        expected = probabilities(row, None, WARM)
+    assert len(made) == 3
+    for index, (token, dist, _) in enumerate(made):
+        before = [*prefix, *tokens_of(made[:index])]
+        expected = probabilities(model().logits(before), None, WARM, before)
         assert dist is not None
         assert dist.ids.tolist() == expected.ids.tolist()
         assert dist.probs.tolist() == pytest.approx(expected.probs.tolist())
@@ -56,7 +73,7 @@ def test_its_laws_follow_the_prefix_through_rejections_and_forced_spans(seed: in
     source = draft(model(n_ctx=256, n_batch=8))
     prefix = [0, 1]
     for _ in range(12):
-        assert_drawn_at(prefix, ask(prefix), source)
+        assert_drawn_at(asked(source, prefix), prefix)
         cut = rng.choice([0, 0, 1, 2])
         prefix = prefix[: max(1, len(prefix) - cut)]
         prefix = prefix + [rng.randrange(N_VOCAB) for _ in range(rng.choice([0, 1, 1, 12]))]
@@ -66,55 +83,83 @@ def test_many_sequences_share_a_batch_and_stay_apart() -> None:
     session = model(n_slots=3)
     source = draft(session)
     prefixes = [[0, 1], [2, 3, 4], [5]]
-    together = source.propose([ask(prefix, slot=slot) for slot, prefix in enumerate(prefixes)])
+    together = proposals(source, prefixes, limit=3, sampling=WARM)
     assert session.passes == 3  # one a step, not one a sequence
-    alone = [draft(model()).propose([ask(prefix)])[0] for prefix in prefixes]
-    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    alone = [asked(draft(model()), prefix) for prefix in prefixes]
+    assert [tokens_of(one) for one in together] == [tokens_of(one) for one in alone]
 
 
 def test_idle_sequences_make_room() -> None:
-    source = draft(model(n_ctx=16, n_slots=2))
-    source.propose([ask([0] * 12, slot=0)])
-    assert_drawn_at([1] * 10, ask([1] * 10, slot=1), source)
+    session = model(n_ctx=16, n_slots=2)
+    session.decode([Span(1, [0] * 12, ())])
+    assert_drawn_at(asked(draft(session), [1] * 10), [1] * 10)
 
 
 def test_it_draws_under_the_mask_and_stops_where_the_grammar_forces() -> None:
     session = model()
     grammar = TrieMatcher([(1, 2), (3, 2), (3, 4)])
-    (proposal,) = draft(session).propose([ask([0], matcher=grammar.fork())])
-    assert proposal.tokens in {(1,), (3, 2), (3, 4)}
-    assert session.passes == len(proposal.tokens)
+    made = tokens_of(asked(draft(session), [0], matcher=grammar))
+    assert made in [[1], [3, 2], [3, 4]]
+    assert session.passes == len(made)
     grammar.advance(1)
-    assert draft(session).propose([ask([0, 1], matcher=grammar)])[0].tokens == ()
+    assert not asked(draft(session), [0, 1], matcher=grammar)
 
 
 def test_nothing_is_drawn_after_an_end_token() -> None:
     session = TableModel(lambda _: [0, 0, 0, 0, 0, 50.0], n_vocab=N_VOCAB)
-    (proposal,) = draft(session, end_ids=frozenset({5})).propose([ask([0])])
-    assert proposal.tokens == (5,)
+    assert tokens_of(asked(draft(session), [0], end_ids=(5,))) == [5]
     assert session.passes == 1
 
 
 def test_ids_beyond_either_vocabulary_are_not_proposed() -> None:
-    chance = ScriptedChance([3])
-    request = DraftRequest(0, [0], None, WARM, 1, True, chance)
-    (proposal,) = draft(model(), n_vocab=4).propose([request])
-    assert proposal.dists[0] is not None
-    assert proposal.dists[0].ids.tolist() == [0, 1, 2, 3]
+    (made,) = asked(draft(model(), n_vocab=4), [0], limit=1, chance=ScriptedChance([3]))
+    assert made.draft_probs is not None
+    assert made.draft_probs.ids.tolist() == [0, 1, 2, 3]
     beyond = TrieMatcher([(7,), (8,)])
-    assert draft(model(), n_vocab=20).propose([ask([0], matcher=beyond)])[0].tokens == ()
+    assert not asked(draft(model(), n_vocab=20), [0], matcher=beyond)
 
 
 def test_a_full_context_ends_the_proposal() -> None:
-    (proposal,) = draft(model(n_ctx=16)).propose([ask([0] * 15)])
-    assert len(proposal.tokens) == 1
+    assert len(asked(draft(model(n_ctx=16)), [0] * 15)) == 1
+
+
+def test_it_may_draw_with_settings_of_its_own() -> None:
+    cold = SamplingOptions(temperature=0.3, top_k=2)
+    (made,) = asked(ModelDraft(model(), n_vocab=N_VOCAB, sampling=cold), [0, 1], limit=1)
+    expected = probabilities(model().logits([0, 1]), None, cold, [0, 1])
+    assert made.draft_probs is not None
+    assert made.draft_probs.ids.tolist() == expected.ids.tolist()
+    assert made.draft_probs.probs.tolist() == pytest.approx(expected.probs.tolist())
+
+
+def test_penalties_see_what_it_has_drawn() -> None:
+    """The second law is that of the prefix with the first token, which its penalty rules out."""
+    once = SamplingOptions(temperature=1.0, presence_penalty=100.0)
+    first, second = asked(ModelDraft(model(), n_vocab=N_VOCAB, sampling=once), [0], limit=2)
+    assert second.draft_probs is not None
+    assert probability_of(second.draft_probs, first.token) < 1e-30
 
 
 def test_the_grammar_draft_proposes_forced_runs_and_guesses_only_last() -> None:
-    words = [(1, 2, 3, 4), (1, 2, 3, 5)]
-    assert GrammarDraft().propose([ask([0], matcher=TrieMatcher(words), last=False)])[0].tokens == (1, 2, 3)
-    (guessing,) = GrammarDraft().propose([ask([0], matcher=TrieMatcher(words), limit=4)])
-    assert guessing.tokens == (1, 2, 3, 4)
-    assert guessing.dists == (None,) * 4
-    assert GrammarDraft().propose([ask([0], matcher=TrieMatcher(words), limit=2)])[0].tokens == (1, 2)
-    assert GrammarDraft().propose([ask([0])])[0].tokens == ()
+    words = TrieMatcher([(1, 2, 3, 4), (1, 2, 3, 5)])
+    assert tokens_of(asked(GrammarDraft(), [0], matcher=words, limit=4, last=False)) == [1, 2, 3]
+    guessing = asked(GrammarDraft(), [0], matcher=words, limit=4)
+    assert tokens_of(guessing) == [1, 2, 3, 4]
+    assert [proposal.draft_probs for proposal in guessing] == [None] * 4
+    assert tokens_of(asked(GrammarDraft(), [0], matcher=words, limit=2)) == [1, 2]
+    assert not asked(GrammarDraft(), [0])
+
+
+def test_a_source_cannot_draw_what_it_has_no_room_for() -> None:
+    """A drawn token is in the block, so what cannot be in the block cannot be drawn."""
+
+    class Eager(GrammarDraft):
+        def propose(self, requests: Sequence[DraftRequest]) -> None:
+            law = probabilities(model().logits([0]), None, WARM, [0])
+            for request in requests:
+                for _ in range(3):
+                    request.draw(law)
+
+    assert len(asked(Eager(), [0], limit=3)) == 3
+    with pytest.raises(ValueError, match="no room"):
+        asked(Eager(), [0], limit=2)

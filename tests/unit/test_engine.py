@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from agentspec.chance import SeededRandomness
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
 from agentspec.drafts.base import Draft, DraftRequest
 from agentspec.drafts.grammar import GrammarDraft
@@ -16,6 +18,7 @@ from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.engine.engine import Engine
 from agentspec.engine.request import Request
+from agentspec.engine.rules import SampledRule
 from agentspec.engine.stream import Channel, Stream
 from agentspec.errors import (
     ConfigError,
@@ -25,8 +28,10 @@ from agentspec.errors import (
     EngineError,
     GrammarError,
 )
+from agentspec.law import point_mass, probabilities, probability_of
 from agentspec.testing import TableModel, TableVocab, TrieMatcher, random_rows
 from agentspec.types import LogitsArray, Proposal, Span
+from agentspec.verify import Laws, Verdict
 
 N_VOCAB = 6
 PIECES = ["a", "b", "c", "d", "e", "<end>"]
@@ -55,7 +60,7 @@ def request(
 
 def perfect_draft() -> ModelDraft:
     """The target as its own draft."""
-    return ModelDraft(model(), n_vocab=N_VOCAB, end_ids=frozenset())
+    return ModelDraft(model(), n_vocab=N_VOCAB)
 
 
 def run(core: Core, *requests: Request) -> list[Stream]:
@@ -229,7 +234,7 @@ def test_more_sequences_than_rows_take_turns() -> None:
     """Blocks use up the rows of a pass: who is left over has nothing to decode, and comes first the next."""
     target = model(n_ctx=512, n_batch=64, n_outputs=16, n_slots=8)
     prompts = [(start % 5, start // 5) for start in range(8)]
-    draft = ModelDraft(model(n_slots=8), n_vocab=N_VOCAB, end_ids=frozenset())
+    draft = ModelDraft(model(n_slots=8), n_vocab=N_VOCAB)
     streams = run(Core(target, vocab(), [draft]), *(request(prompt) for prompt in prompts))
     for prompt, stream in zip(prompts, streams, strict=True):
         assert tokens(stream) == greedy(model(), prompt, 8)
@@ -327,7 +332,7 @@ def test_a_failing_target_fails_the_reply_and_not_the_next() -> None:
 
 
 def test_a_failing_draft_is_left_out_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    broken = ModelDraft(BrokenSession(failing={1, 2, 3}), n_vocab=N_VOCAB, end_ids=frozenset())
+    broken = ModelDraft(BrokenSession(failing={1, 2, 3}), n_vocab=N_VOCAB)
     (stream,) = run(Core(model(), vocab(), [broken]), request())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "'model' failed" in caplog.text
@@ -335,43 +340,117 @@ def test_a_failing_draft_is_left_out_with_one_warning(caplog: pytest.LogCaptureF
     assert stream.result.trace.draft_failures == {"model": 3}
 
 
-def test_a_draft_that_breaks_its_contract_fails_the_reply_not_the_engine() -> None:
-    class Impossible:
-        name = "model"
-        cheap = False
+def test_a_block_that_cannot_be_verified_fails_the_reply_not_the_engine() -> None:
+    class Impossible(SampledRule):
+        def verify(self, block: Sequence[Proposal], target_probs: Laws, position: int) -> Verdict:
+            raise ValueError(f"{len(block)} tokens at {position}, {len(target_probs)} laws")
 
-        def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-            from agentspec.law import point_mass
-
-            return [Proposal((1,), (point_mass(2),), "model") for _ in requests]
-
-        def release(self, slot: int) -> None: ...
-
-    core = Core(model(), vocab(), [Impossible()])
+    core = Core(model(), vocab(), rules=lambda _, seed: Impossible(SeededRandomness(seed)))
     (stream,) = run(core, request())
-    with pytest.raises(EngineError, match="probability 0"):
+    with pytest.raises(EngineError, match="0 tokens at 0, 1 laws"):
         tokens(stream)
     assert not core.busy()
 
 
-def test_a_draft_that_proposes_too_much_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_draft_proposes_too_much_is_left_out() -> None:
     class Greedy:
         name = "model"
         cheap = True
 
-        def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-            return [Proposal((1,) * 60, (None,) * 60, "model") for _ in requests]
+        def propose(self, requests: Sequence[DraftRequest]) -> None:
+            for one in requests:
+                one.propose((1,) * 60)
 
         def release(self, slot: int) -> None: ...
 
     (stream,) = run(Core(model(), vocab(), [Greedy()]), request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
-    assert "60 tokens proposed" in caplog.text
+    assert stream.result.trace.sources["model"].proposed <= 7 * 8
+
+
+def test_a_draft_that_draws_too_much_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    class Greedy:
+        name = "model"
+        cheap = True
+
+        def propose(self, requests: Sequence[DraftRequest]) -> None:
+            for one in requests:
+                for _ in range(60):
+                    one.draw(point_mass(1))
+
+        def release(self, slot: int) -> None: ...
+
+    (stream,) = run(Core(model(), vocab(), [Greedy()]), request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert "no room for" in caplog.text
+
+
+def test_what_a_failing_draft_has_drawn_stays() -> None:
+    """To drop it would be to choose by what was drawn, where that is what made the draft fail."""
+
+    class Fails(ModelDraft):
+        def propose(self, requests: Sequence[DraftRequest]) -> None:
+            super().propose(requests)
+            raise DecodeError("too late")
+
+    (stream,) = run(Core(model(), vocab(), [Fails(model(), n_vocab=N_VOCAB)]), request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    trace = stream.result.trace
+    assert trace.sources["model"].accepted > 0
+    assert trace.draft_failures["model"] == trace.target_passes
+
+
+# ----------------------------------------------------------------------------------- log-probabilities
+
+
+def warm(*, logprobs: bool, sources: tuple[str, ...] = ("grammar", "model"), seed: int = 7) -> Request:
+    return Request(
+        (0, 1, 2),
+        sampling=SamplingOptions(temperature=0.9, top_k=4),
+        generation=GenerationOptions(max_tokens=8, seed=seed, logprobs=logprobs),
+        draft=DraftOptions.parse({"sources": sources}),
+    )
+
+
+def test_logprobs_are_those_of_the_targets_law_whoever_proposed_the_token() -> None:
+    draft = ModelDraft(TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB), n_vocab=N_VOCAB)
+    accepted = rejected = 0
+    for seed in range(8):
+        one = warm(logprobs=True, seed=seed)
+        (stream,) = run(Core(model(), vocab(), [draft]), one)
+        steps = list(stream)
+        reply = [token for step in steps for token in step.tokens]
+        logprobs = [value for step in steps for value in step.logprobs]
+        prefix = list(one.prompt)
+        for token, value in zip(reply, logprobs, strict=True):
+            law = probabilities(model().logits(prefix), None, one.sampling, prefix)
+            assert value == pytest.approx(math.log(probability_of(law, token)))
+            prefix.append(token)
+        count = stream.result.trace.sources["model"]
+        accepted, rejected = accepted + count.accepted, rejected + count.proposed - count.accepted
+    assert accepted > 5
+    assert rejected > 5
+
+
+def test_forced_tokens_have_logprob_zero() -> None:
+    one = Request(
+        (0,), matcher=TrieMatcher([(1, 2, 3)]), generation=GenerationOptions(max_tokens=8, logprobs=True)
+    )
+    (stream,) = run(Core(model(), vocab(), [GrammarDraft()]), one)
+    assert [value for step in stream for value in step.logprobs] == [0.0, 0.0, 0.0]
+
+
+def test_logprobs_change_nothing_else_and_are_not_made_unasked() -> None:
+    asked, unasked = (run(Core(model(), vocab()), warm(logprobs=wanted))[0] for wanted in (True, False))
+    left, right = list(asked), list(unasked)
+    assert [step.tokens for step in left] == [step.tokens for step in right]
+    assert all(len(step.logprobs) == len(step.tokens) for step in left)
+    assert not any(step.logprobs for step in right)
 
 
 def test_a_draft_whose_logits_are_not_numbers_is_left_out() -> None:
     broken = TableModel(lambda _: [float("nan")] * N_VOCAB, n_vocab=N_VOCAB)
-    draft = ModelDraft(broken, n_vocab=N_VOCAB, end_ids=frozenset())
+    draft = ModelDraft(broken, n_vocab=N_VOCAB)
     (stream,) = run(Core(model(), vocab(), [draft]), request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
 
@@ -393,7 +472,7 @@ def test_what_a_failed_reply_left_is_not_built_on() -> None:
 def test_memory_that_cannot_go_back_is_not_drafted_on(caplog: pytest.LogCaptureFixture) -> None:
     table = TableModel(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, can_rewind=False)
     other = TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB)
-    core = Core(table, vocab(), [ModelDraft(other, n_vocab=N_VOCAB, end_ids=frozenset())])
+    core = Core(table, vocab(), [ModelDraft(other, n_vocab=N_VOCAB)])
     (stream,) = run(core, request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
     assert "drafting is off" in caplog.text
@@ -401,7 +480,7 @@ def test_memory_that_cannot_go_back_is_not_drafted_on(caplog: pytest.LogCaptureF
 
 def test_a_draft_whose_memory_cannot_go_back_starts_afresh() -> None:
     other = TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB, can_rewind=False)
-    core = Core(model(), vocab(), [ModelDraft(other, n_vocab=N_VOCAB, end_ids=frozenset())])
+    core = Core(model(), vocab(), [ModelDraft(other, n_vocab=N_VOCAB)])
     (stream,) = run(core, request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
     assert not stream.result.trace.draft_failures
@@ -411,6 +490,12 @@ def test_a_prompt_of_unknown_ids_is_refused() -> None:
     for wrong in ([0, N_VOCAB], [-1]):
         with pytest.raises(ValueError, match="vocabulary"):
             Core(model(), vocab()).check(request(wrong))
+
+
+def test_a_bias_of_an_unknown_id_is_refused() -> None:
+    one = Request((0,), sampling=SamplingOptions(logit_bias={1: 2.0, N_VOCAB: -1.0}))
+    with pytest.raises(ConfigError, match="token 6"):
+        Core(model(), vocab()).check(one)
 
 
 @pytest.mark.parametrize("stop", ["", "\ud800"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import operator
 import pickle
 import sys
 from collections.abc import AsyncGenerator, Generator, Sequence
@@ -98,6 +100,9 @@ def test_model_name_is_model() -> None:
         ({"temprature": 1}, "did you mean 'temperature'"),
         ({"n_ctx": 512}, "unknown option 'n_ctx'"),  # settled when the model was loaded
         ({"top_p": 2}, "option 'top_p'"),
+        ({"logit_bias": {5: float("nan")}}, "logit_bias.*token 5"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias.*-1 is not a token id"),
+        ({"verifier": "fast"}, "option 'verifier'"),
     ],
 )
 def test_a_bad_option_of_a_call_is_named(values: dict[str, Any], message: str) -> None:
@@ -186,6 +191,20 @@ def test_grammar_off_asks_for_no_grammar() -> None:
     assert runtime_of(model).asked == []
     assert message.tool_calls[0]["args"] == {"a": 1, "b": 2}
     assert message.response_metadata["agentspec"]["law"] == "off"
+
+
+def test_logprobs_are_in_the_metadata_when_asked_for() -> None:
+    model = fake_model("hé", "hé", "hé")
+    whole = model.invoke("x", logprobs=True).response_metadata["logprobs"]["content"]
+    assert [(entry["token"], entry["bytes"], entry["logprob"]) for entry in whole] == [
+        ("h", [104], -0.5),
+        ("\ufffd", [195], -0.5),  # a token may be part of a character: its bytes say which
+        ("\ufffd", [169], -0.5),
+    ]
+    chunks = list(model.stream("x", logprobs=True))
+    merged = functools.reduce(operator.add, chunks)
+    assert merged.response_metadata["logprobs"]["content"] == whole
+    assert "logprobs" not in model.invoke("x").response_metadata
 
 
 def test_bind_tools_is_a_binding_with_tools() -> None:

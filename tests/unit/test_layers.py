@@ -19,8 +19,10 @@ LAYERS = {
     "errors": 0,
     "config": 0,
     "law": 1,
+    "samplers": 1,
     "prefix": 1,
     "verify": 1,
+    "chance": 1,
     "trace": 1,
     "llama": 2,
     "grammar": 2,
@@ -32,6 +34,7 @@ LAYERS = {
     "testing": 5,
     "langchain": 5,
     "bench": 6,
+    "proof": 6,
     "cli": 6,
     "__main__": 7,
 }
@@ -39,7 +42,14 @@ LAYERS = {
 FENCES = {"llama_cpp": "llama", "llguidance": "grammar", "langchain_core": "langchain"}
 
 # within a layer, these pairs (who imports, what) are meant; a wire format is data that grammar and chat share
-SIBLINGS = {("config", "errors"), ("verify", "law"), ("grammar", "chat"), ("cli", "bench")}
+SIBLINGS = {
+    ("config", "errors"),
+    ("verify", "law"),
+    ("law", "samplers"),
+    ("grammar", "chat"),
+    ("cli", "bench"),
+    ("cli", "proof"),
+}
 
 
 class Import(NamedTuple):

@@ -9,8 +9,6 @@ from agentspec.drafts.base import Draft, DraftRequest
 from agentspec.engine.block import Block
 from agentspec.engine.planner import BlockPlan, Planner
 from agentspec.trace import Trace
-from agentspec.types import Proposal
-from agentspec.verify import SeededRandomness
 
 
 class Recorder:
@@ -19,17 +17,18 @@ class Recorder:
     def __init__(self, name: str, *, cheap: bool, count: int, fails: bool = False) -> None:
         self.name = name
         self.cheap = cheap
-        self.asked: list[DraftRequest] = []
+        self.asked: list[tuple[list[int], bool]] = []  # prefix, last
         self._left = count
         self._fails = fails
 
-    def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        self.asked += requests
+    def propose(self, requests: Sequence[DraftRequest]) -> None:
+        self.asked += [(list(request.prefix), request.last) for request in requests]
         if self._fails:
             raise ValueError("out of order")
         self._left -= 1
-        size = 1 if self._left >= 0 else 0
-        return [Proposal((7,) * size, (None,) * size, self.name) for _ in requests]
+        if self._left >= 0:
+            for request in requests:
+                request.propose([7])
 
     def release(self, slot: int) -> None: ...
 
@@ -37,11 +36,9 @@ class Recorder:
 def compose(drafts: Sequence[Draft], *, limit: int = 10, **options: object) -> BlockPlan:
     plan = BlockPlan(
         slot=0,
-        block=Block([1], None, frozenset()),
-        limit=limit,
+        block=Block([1], None, frozenset(), limit=limit, draw=lambda law, _: int(law.ids[0])),
         sampling=SamplingOptions(),
         draft=DraftOptions.parse(options),
-        chance=SeededRandomness(0),
         trace=Trace(law="off"),
     )
     Planner(drafts).compose([plan])
@@ -52,20 +49,20 @@ def test_sources_take_turns_until_nobody_has_more() -> None:
     drafts = [Recorder("grammar", cheap=True, count=2), Recorder("model", cheap=False, count=3)]
     plan = compose(drafts)
     assert [part.source for part in plan.block.proposals] == ["grammar", "model", "grammar", "model", "model"]
-    assert [request.prefix for request in drafts[1].asked[:2]] == [[1, 7], [1, 7, 7, 7]]
+    assert [prefix for prefix, _ in drafts[1].asked[:2]] == [[1, 7], [1, 7, 7, 7]]
 
 
 def test_a_source_knows_whether_a_model_may_still_follow() -> None:
     grammar, model = Recorder("grammar", cheap=True, count=5), Recorder("model", cheap=False, count=5)
     compose([grammar, model], max_model_tokens=1)
-    assert [request.last for request in grammar.asked[:2]] == [False, True]
-    assert all(request.last for request in model.asked)
+    assert [last for _, last in grammar.asked[:2]] == [False, True]
+    assert all(last for _, last in model.asked)
 
 
 def test_nothing_follows_a_model_that_failed() -> None:
     grammar = Recorder("grammar", cheap=True, count=5)
     plan = compose([grammar, Recorder("model", cheap=False, count=5, fails=True)])
-    assert [request.last for request in grammar.asked[:2]] == [False, True]
+    assert [last for _, last in grammar.asked[:2]] == [False, True]
     assert plan.trace.draft_failures == {"model": 1}
 
 

@@ -1,0 +1,214 @@
+"""`agentspec prove`: checks on the user's own models that drafts leave the replies' law as it is.
+
+Exit codes: 0 exact, 1 not exact (or an error, as everywhere).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer.models import OptionInfo
+
+from agentspec.config import DEFAULT_MODEL
+from agentspec.proof.options import ProofOptions
+
+if TYPE_CHECKING:
+    from agentspec.proof.prove import Proof, Report
+    from agentspec.types import Json
+
+__all__ = ["prove_command"]
+
+
+_DEFAULTS = ProofOptions()
+
+
+def _help(name: str) -> OptionInfo:
+    """The command's option for a field of ProofOptions."""
+    option: OptionInfo = typer.Option(help=ProofOptions.model_fields[name].description)
+    return option
+
+
+def prove_command(
+    model: Annotated[
+        str, typer.Option(help="The target: a catalogue name, a path, or hf:owner/repo/file.gguf.")
+    ] = DEFAULT_MODEL,
+    draft: Annotated[
+        str | None, typer.Option(help="The draft model. Without one, only the grammar's drafts are checked.")
+    ] = None,
+    samples: Annotated[int, _help("samples")] = _DEFAULTS.samples,
+    tokens: Annotated[int, _help("tokens")] = _DEFAULTS.tokens,
+    temperature: Annotated[float, _help("temperature")] = _DEFAULTS.temperature,
+    greedy_prompts: Annotated[int, _help("greedy_prompts")] = _DEFAULTS.greedy_prompts,
+    alpha: Annotated[float, _help("alpha")] = _DEFAULTS.alpha,
+    seed: Annotated[int, _help("seed")] = _DEFAULTS.seed,
+    n_gpu_layers: Annotated[
+        str, typer.Option(help="Layers of both models on the GPU: a count, -1 for all, or auto.")
+    ] = "auto",
+    n_threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    as_json: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write the result as JSON to this file; - writes it to stdout."),
+    ] = None,
+    break_rule: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Check that drafts leave the law of the replies as it is, on your own models.
+
+    Short continuations are sampled with drafts and from the target's law alone, and compared by a test whose
+    power is stated; greedy replies with and without drafts must be the same tokens. More samples find smaller
+    differences.
+    """
+    from agentspec.config import RuntimeOptions
+    from agentspec.engine.rules import make_rule
+    from agentspec.models.pull import ensure
+    from agentspec.proof.pair import open_pair
+    from agentspec.proof.prove import prove
+    from agentspec.proof.rules import broken
+
+    options = ProofOptions.parse(
+        {
+            "samples": samples,
+            "tokens": tokens,
+            "temperature": temperature,
+            "greedy_prompts": greedy_prompts,
+            "alpha": alpha,
+            "seed": seed,
+        }
+    )
+    runtime = RuntimeOptions.parse({"n_gpu_layers": _layers(n_gpu_layers), "n_threads": n_threads})
+    started = time.perf_counter()
+    with (
+        open_pair(
+            ensure(model),
+            None if draft is None else ensure(draft),
+            options=runtime,
+            draft_options=runtime,
+            reply=options.longest,
+        ) as pair,
+        _progress() as report,
+    ):
+        proof = prove(pair, options, report=report, rules=broken if break_rule else make_rule)
+    seconds = time.perf_counter() - started
+    result = _as_json(proof, options, model, draft, seconds)
+    if as_json is not None and str(as_json) == "-":
+        sys.stdout.write(json.dumps(result) + "\n")
+    else:
+        _print(proof, model, draft)
+        if as_json is not None:
+            as_json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    raise typer.Exit(0 if proof.exact else 1)
+
+
+def _layers(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    """A bar for each stage, on stderr; lines in a log."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    tasks = {}
+    columns = (
+        TextColumn("{task.description:<13}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+
+        def report(stage: str, done: int, due: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=due)
+                if not console.is_terminal:
+                    console.print(f"{stage}: {due} replies")
+            bars.update(tasks[stage], completed=done)
+
+        yield report
+
+
+def _as_json(
+    proof: Proof, options: ProofOptions, model: str, draft: str | None, seconds: float
+) -> dict[str, Json]:
+    comparison = proof.comparison
+    return {
+        "verdict": "exact" if proof.exact else "not exact",
+        "p_value": comparison.p_value,
+        "alpha": comparison.alpha,
+        "samples": comparison.samples[0],
+        "detectable_tv": comparison.detectable_tv,
+        "statistic": comparison.statistic,
+        "statistic_expected": comparison.expected,
+        "statistic_spread": comparison.spread,
+        "cells": comparison.cells,
+        "greedy_prompts": proof.greedy_prompts,
+        "greedy_mismatches": proof.mismatches,
+        "greedy_near_ties": proof.near_ties,
+        "model": model,
+        "draft": draft,
+        "sources": {
+            name: {"proposed": count.proposed, "accepted": count.accepted}
+            for name, count in sorted(proof.drafted.sources.items())
+        },
+        "tokens": options.tokens,
+        "temperature": options.temperature,
+        "seed": options.seed,
+        "seconds": round(seconds, 1),
+    }
+
+
+def _print(proof: Proof, model: str, draft: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    comparison = proof.comparison
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_row("target", model)
+    table.add_row("draft", draft or "none: only the grammar's drafts were checked")
+    for name, count in sorted(proof.drafted.sources.items()):
+        share = f"{count.accepted / count.proposed:.0%}" if count.proposed else "none"
+        table.add_row(f"  {name}", f"{share} of {count.proposed:,} proposed tokens accepted")
+    table.add_row(
+        "sampled",
+        "{:,} continuations with drafts, {:,} from the target alone".format(*comparison.samples),
+    )
+    table.add_row(
+        "  chi-square",
+        f"{comparison.statistic:,.1f}; under one law {comparison.expected:,.1f} ± {comparison.spread:,.1f}",
+    )
+    table.add_row("  p-value", f"{comparison.p_value:.2g}; the laws differ at {comparison.alpha:.2g} or less")
+    if comparison.detectable_tv < 1.0:
+        table.add_row(
+            "  power", f"a total variation of {comparison.detectable_tv:.3f} would be found with 99 %"
+        )
+    else:
+        table.add_row("  power", "none: too few samples to find any difference")
+    table.add_row("greedy", f"{proof.greedy_prompts} prompts, {_greedy(proof)}")
+    for at, found in proof.differences.items():
+        if found is None:
+            table.add_row("", f"prompt {at}: one reply goes on after the other's end")
+        else:
+            table.add_row("", f"prompt {at}, {found}" + (" (a near-tie)" if found.near_tie else ""))
+    verdict = Text("exact", "bold green") if proof.exact else Text("not exact", "bold red")
+    table.add_row("verdict", verdict)
+    Console().print(table, soft_wrap=True, highlight=False)
+
+
+def _greedy(proof: Proof) -> str:
+    if not proof.differences:
+        return "the same tokens with and without drafts"
+    return f"{proof.mismatches} differ, and {proof.near_ties} at proven near-ties"

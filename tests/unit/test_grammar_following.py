@@ -1,0 +1,387 @@
+"""grammar="propose": a grammar that follows, leaves and takes up a reply again, and binds nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import pytest
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable
+
+from agentspec.chat.formats import HERMES, LLAMA3
+from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate
+from agentspec.engine import runtime as runtime_module
+from agentspec.engine.engine import Engine
+from agentspec.engine.runtime import Runtime
+from agentspec.errors import SchemaError
+from agentspec.grammar.following import FollowingGrammar, FollowingMatcher
+from agentspec.grammar.matcher import CompiledGrammar
+from agentspec.grammar.reply import follow_json, follow_reply
+from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.grammar.triggered import BracketTrigger
+from agentspec.langchain.chat_model import ChatAgentSpec
+from agentspec.testing import TableVocab, TrieMatcher
+from agentspec.types import BoundTool, Json, Matcher, NamedTool, ToolChoice
+from tests.langchain_fakes import FakeRuntime
+from tests.unit.grammars import (
+    CLOSE,
+    END,
+    OPEN,
+    PIECES,
+    TIME,
+    WEATHER,
+    call,
+    closed,
+    matcher,
+    small_tokenizer,
+    spell,
+)
+
+PERSON = closed({"name": {"type": "string"}, "city": {"enum": ["Oslo", "Rome"]}})
+BARE = '{"name": "get_time", "arguments": {}}'
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> GrammarTokenizer:
+    return small_tokenizer()
+
+
+def following(
+    tokenizer: GrammarTokenizer, choice: ToolChoice = "required", *, parallel: bool = False
+) -> FollowingMatcher:
+    grammar = follow_reply(tokenizer, HERMES, [WEATHER, TIME], choice, end=END, parallel=parallel)
+    assert grammar is not None
+    return grammar.start()
+
+
+def follows(state: FollowingMatcher) -> bool:
+    return state.following
+
+
+def written(tokenizer: GrammarTokenizer, state: FollowingMatcher, text: str) -> FollowingMatcher:
+    """The state after the text."""
+    for token in spell(tokenizer, text):
+        state.advance(token)
+    return state
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_it_says_what_the_binding_grammar_forces_and_guesses(
+    tokenizer: GrammarTokenizer, parallel: bool
+) -> None:
+    state = following(tokenizer, parallel=parallel)
+    bound = matcher(tokenizer, parallel=parallel)
+    proposed = 0
+    for token in spell(tokenizer, call("get_weather", {"city": "Oslo", "unit": "celsius"})):
+        assert (state.forced(), state.guess()) == (bound.forced(), bound.guess())
+        proposed += state.forced()[:1] == (token,)
+        state.advance(token)
+        bound.advance(token)
+    assert proposed > 20
+    assert bound.accepting()
+    assert state.forced() == (() if parallel else (END,))
+
+
+def test_it_binds_nothing(tokenizer: GrammarTokenizer) -> None:
+    """Every token is legal and the reply may end or go on, within the grammar and outside it."""
+    rng = random.Random(0)
+    state = following(tokenizer)
+    inside = 0
+    for token in [*spell(tokenizer, call("get_time", {})), *rng.choices(range(len(PIECES)), k=300)]:
+        assert state.legal() is None
+        assert state.accepting()
+        assert not state.done()
+        inside += state.following
+        state.advance(token)
+    assert 0 < inside < 300
+
+
+@pytest.mark.parametrize("end", [END, OPEN, None])
+def test_a_finished_call_goes_on_to_the_end_of_the_turn(tokenizer: GrammarTokenizer, end: int | None) -> None:
+    grammar = follow_reply(tokenizer, HERMES, [TIME], "required", end=end, parallel=False)
+    assert grammar is not None
+    state = written(tokenizer, grammar.start(), call("get_time", {}))
+    assert state.forced() == (() if end is None else (end,))
+    assert state.guess() == ()
+    state.advance(END)
+    assert state.forced() == ()
+
+
+def test_it_follows_any_spelling(tokenizer: GrammarTokenizer) -> None:
+    state = following(tokenizer)
+    body = call("get_weather", {"city": "Oslo"})[len("<tool_call>") : -len("</tool_call>")]
+    for token in [OPEN, *body.encode(), CLOSE]:
+        assert state.following
+        state.advance(token)
+    assert state.forced() == (END,)
+
+
+def test_half_a_token_goes_on_with_the_rest_of_its_text(tokenizer: GrammarTokenizer) -> None:
+    state = written(tokenizer, following(tokenizer), '<tool_call>\n{"')
+    assert PIECES[state.forced()[0]] == "name"
+    for byte in b"na":
+        state.advance(byte)
+    assert [PIECES[token] for token in state.forced()[:3]] == [b"m", b"e", '":']
+
+
+@pytest.mark.parametrize(
+    ("fitting", "rest"),
+    [
+        ("", "S"),
+        ("<tool_call>\n", "\n"),
+        ('<tool_call>\n{"name": "get_', "r"),
+        ('<tool_call>\n{"name": "get_time", "arguments": {}', ","),
+        (call("get_time", {}), "x"),
+    ],
+)
+def test_text_that_does_not_fit_leaves_the_grammar(
+    tokenizer: GrammarTokenizer, fitting: str, rest: str
+) -> None:
+    state = written(tokenizer, following(tokenizer), fitting)
+    assert follows(state)
+    written(tokenizer, state, rest)
+    assert not follows(state)
+    assert state.forced() == state.guess() == ()
+
+
+@pytest.mark.parametrize("before", ["Sure. ", '<tool_call>\n{"name": "get_rain"}', "<tool_call>\n{", "x\n{"])
+@pytest.mark.parametrize("choice", ["auto", "required", NamedTool("get_time")])
+def test_the_marker_takes_it_up_again(tokenizer: GrammarTokenizer, choice: ToolChoice, before: str) -> None:
+    """Also as the very token that leaves the grammar, as in a call that is broken off."""
+    state = written(tokenizer, following(tokenizer, choice), before)
+    state.advance(OPEN)
+    assert state.forced()[0] == ord("\n")
+    written(tokenizer, state, call("get_time", {})[len("<tool_call>") :])
+    assert state.forced() == (END,)
+
+
+def test_a_marker_that_is_text_takes_it_up_again() -> None:
+    pieces = [*PIECES[:-3], "<to", "ol_call>\n", ">no", "<end>"]
+    plain = GrammarTokenizer(TableVocab(pieces, end_ids=[len(pieces) - 1]))
+    grammar = follow_reply(plain, HERMES, [TIME], "required", end=len(pieces) - 1, parallel=False)
+    assert grammar is not None
+    assert plain.vocab.pieces()[grammar.start().forced()[0]] == b"<to"
+    assert written(plain, grammar.start(), "ok <tool_call>\n").following
+    assert not written(plain, grammar.start(), "ok <tool_call>no").following
+    assert written(plain, grammar.start(), "ok " + call("get_time", {})).forced() == (len(pieces) - 1,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", ""),
+        ("Let me look.\n", ""),
+        ("x" * 80 + "\n" + " " * 80, ""),
+        ("```json\n", "\n```"),
+        ("Sure:\n\n```\n  ", "\n```"),
+        ('{"calls": [], "text": "}"}\n', ""),
+        (BARE + "\n", ""),
+        (call("get_time", {}) + "\n", ""),
+    ],
+)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_bracket_where_a_call_may_begin_takes_it_up_again(
+    tokenizer: GrammarTokenizer, choice: ToolChoice, before: str, after: str
+) -> None:
+    state = written(tokenizer, following(tokenizer, choice), before)
+    written(tokenizer, state, '{"')
+    assert PIECES[state.forced()[0]] == "name"  # before it is known to be a call
+    written(tokenizer, state, BARE[2:])
+    assert bytes(tokenizer.vocab.pieces()[state.forced()[0]]) == (after[:1].encode() or b"<end>")
+    written(tokenizer, state, after)
+    assert state.forced() == (END,)
+
+
+@pytest.mark.parametrize(
+    "text", ["word {", "- {", " " * 80 + "x {", "```python\n{", "```json {", "[\n{", '{"calls": [\n{', "\n["]
+)
+def test_no_other_bracket_does(tokenizer: GrammarTokenizer, text: str) -> None:
+    assert not written(tokenizer, following(tokenizer, "auto"), text).following
+
+
+def test_a_value_that_turns_out_to_be_no_call_leaves_again(tokenizer: GrammarTokenizer) -> None:
+    state = written(tokenizer, following(tokenizer, "auto"), 'So:\n{"')
+    assert follows(state)
+    assert not follows(written(tokenizer, state, "ci"))
+
+
+def test_auto_begins_with_free_text(tokenizer: GrammarTokenizer) -> None:
+    state = following(tokenizer, "auto")
+    assert not state.following
+    assert state.forced() == state.guess() == ()
+
+
+def test_a_family_without_markers(tokenizer: GrammarTokenizer) -> None:
+    grammar = follow_reply(tokenizer, LLAMA3, [TIME], "required", end=END, parallel=False)
+    assert grammar is not None
+    assert PIECES[grammar.start().forced()[0]] == '{"'
+    state = written(tokenizer, grammar.start(), 'Yes.\n{"name": "get_time", "parameters": {}}')
+    assert state.forced() == (END,)
+
+
+def test_several_calls_are_followed_whether_asked_for_or_not(tokenizer: GrammarTokenizer) -> None:
+    two = call("get_time", {}) + "\n" + call("get_weather", {"city": "Oslo"})
+    assert written(tokenizer, following(tokenizer), two).forced() == (END,)
+    assert written(tokenizer, following(tokenizer, parallel=True), two).following
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('<tool_call>\n{"name": "get_', 'time", "arguments": {}}\n</tool_call>'),
+        ("So:\n", BARE),
+        ("```json\n", BARE + "\n```"),
+        ("<tool_call>\n{", "\n" + call("get_time", {})),
+    ],
+)
+def test_forks_are_independent(tokenizer: GrammarTokenizer, before: str, after: str) -> None:
+    """Neither sees what the other does, inside the grammar, outside it or on the way back."""
+    state, alone = (written(tokenizer, following(tokenizer), before) for _ in range(2))
+    for text in (after, after[:7], "no", "<tool_call>"):
+        written(tokenizer, state.fork(), text)
+    copy = state.fork()
+    written(tokenizer, state, "no\n")
+    for token in spell(tokenizer, after):
+        assert (copy.forced(), copy.guess()) == (alone.forced(), alone.guess())
+        copy.advance(token)
+        alone.advance(token)
+    assert copy.forced() == (END,)
+    assert not state.following
+
+
+# ---------------------------------------------------------------------------------------- documents
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("", ""), ("Sure.\n", ""), ("```json\n", "\n```"), ('{"name": 1}\n', "")]
+)
+def test_a_document_is_followed_where_it_begins(tokenizer: GrammarTokenizer, before: str, after: str) -> None:
+    state = follow_json(tokenizer, PERSON, end=END).start()
+    assert PIECES[state.forced()[0]] == '{"'
+    written(tokenizer, state, before + '{"')
+    assert PIECES[state.forced()[0]] == "name"
+    written(tokenizer, state, 'name": "Ada", "city": "R')
+    assert bytes(state.forced()[:3]) == b"ome"
+    written(tokenizer, state, 'ome"}' + after)
+    assert state.forced() == (END,)
+
+
+def test_an_array_is_a_document(tokenizer: GrammarTokenizer) -> None:
+    schema: dict[str, Json] = {"type": "array", "items": {"const": 17}, "minItems": 2, "maxItems": 2}
+    state = written(tokenizer, follow_json(tokenizer, schema, end=END).start(), "Here:\n[")
+    assert bytes(state.forced()).startswith(b"17, 17")
+
+
+# ------------------------------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize("choice", ["none", "required"])
+def test_there_may_be_nothing_to_follow(tokenizer: GrammarTokenizer, choice: ToolChoice) -> None:
+    tools = [TIME] if choice == "none" else []
+    assert follow_reply(tokenizer, HERMES, tools, choice, end=END) is None
+
+
+def test_a_schema_that_cannot_be_followed_names_its_tool(tokenizer: GrammarTokenizer) -> None:
+    bad = BoundTool("odd", "", {"type": "object", "properties": {"x": {"not": {"type": "string"}}}})
+    with pytest.raises(SchemaError, match="'odd'"):
+        follow_reply(tokenizer, HERMES, [TIME, bad], "auto", end=END)
+    with pytest.raises(SchemaError, match="Person"):
+        follow_json(tokenizer, {"title": "Person", "not": {}}, end=END)
+
+
+def test_a_value_that_only_its_token_can_spell_stays_text() -> None:
+    poor = GrammarTokenizer(TableVocab(["x\n{", "a", "}", "<end>"], end_ids=[3]))
+    grammar = CompiledGrammar(poor, 'start: "a"')
+    state = FollowingGrammar(None, [BracketTrigger(poor, bare=grammar, fenced=grammar)], end=3).start()
+    state.advance(0)
+    assert not state.following
+
+
+def test_a_runtime_keeps_both_kinds_of_grammar_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(
+        name="toy",
+        engine=cast(Engine, None),
+        vocab=small_tokenizer().vocab,
+        template=ChatTemplate(BUILTIN_TEMPLATES["chatml"], wire_format=HERMES),
+        wire_format=HERMES,
+        n_ctx=64,
+        turn_end_id=END,
+    )
+
+    def kinds() -> list[bool]:
+        made = [
+            runtime.reply_matcher([TIME], "required", spelling="canonical", parallel=False),
+            runtime.schema_matcher(PERSON, spelling="canonical"),
+            runtime.reply_follower([TIME], "required", parallel=False),
+            runtime.schema_follower(PERSON),
+        ]
+        return [isinstance(state, FollowingMatcher) and state.following for state in made]
+
+    assert kinds() == [False, False, True, True]
+    for name in ("compile_reply", "follow_reply", "compile_json", "follow_json"):
+        monkeypatch.delattr(runtime_module, name)  # what is kept is not compiled again
+    assert kinds() == [False, False, True, True]
+    state = runtime.reply_follower([TIME], "required", parallel=False)
+    assert isinstance(state, FollowingMatcher)
+    assert written(small_tokenizer(), state, call("get_time", {})).forced() == (END,)
+
+
+# ------------------------------------------------------------------------------------------ the law
+
+
+class RecordingRuntime(FakeRuntime):
+    """Notes which kind of grammar a call asks for, and has none of either."""
+
+    def __init__(self) -> None:
+        super().__init__(*["x"] * 9)
+        self.kinds: list[str] = []
+
+    def reply_follower(
+        self,
+        tools: Sequence[BoundTool],  # noqa: ARG002 - the contract's
+        choice: ToolChoice,  # noqa: ARG002
+        *,
+        parallel: bool,
+    ) -> Matcher:
+        self.kinds.append("parallel calls" if parallel else "one call")
+        return TrieMatcher([(1,)])
+
+    def schema_follower(self, schema: Mapping[str, Json]) -> Matcher:
+        self.kinds.append(str(schema["title"]))
+        return TrieMatcher([(2,)])
+
+
+def get_time() -> str:
+    """Says what time it is."""
+    return "noon"
+
+
+def test_the_law_is_named_by_what_is_asked_for() -> None:
+    runtime = RecordingRuntime()
+    model = ChatAgentSpec.from_runtime(cast(Runtime, runtime), grammar="propose", spelling="any")
+
+    def law(bound: Runnable[LanguageModelInput, AIMessage], **options: object) -> tuple[str, bool]:
+        """The reply's law, and whether a grammar went with the request."""
+        statistics = bound.bind(**options).invoke("x").response_metadata["agentspec"]
+        return statistics["law"], runtime.engine.requests[-1].matcher is not None
+
+    agent = model.bind_tools([get_time])
+    assert law(agent) == ("propose", True)
+    assert law(agent, parallel_tool_calls=True) == ("propose", True)
+    schema = {"title": "Person", **PERSON}
+    wanted = {"type": "json_schema", "json_schema": {"name": "Person", "schema": schema}}
+    assert law(model, response_format=wanted) == ("propose", True)
+    assert runtime.kinds == ["one call", "parallel calls", "Person"]
+    # nothing to follow: plainly the plain target
+    assert law(model) == ("off", False)
+    assert law(agent, tool_choice="none") == ("off", False)
+    # nobody to ask it: the law is the same
+    assert law(agent, draft_sources=()) == ("propose", False)
+    assert law(model, response_format=wanted, draft_sources=("model",)) == ("propose", False)
+    assert law(agent, grammar="off") == ("off", False)
+    assert len(runtime.kinds) == 3
+    assert not runtime.asked  # for a grammar that binds
+    assert not runtime.schemas
