@@ -133,7 +133,7 @@ class SamplingOptions(Options):
         description="Added to the logits of these token ids; -inf rules a token out.",
     )
     repeat_penalty: float = Field(
-        1.0, gt=0.0, le=100.0, description="Divides the positive logits of recent tokens; 1 is off."
+        1.0, ge=0.01, le=100.0, description="Divides the positive logits of recent tokens; 1 is off."
     )
     frequency_penalty: float = Field(
         0.0, ge=-100.0, le=100.0, description="Taken off a token's logit once for each recent occurrence."
@@ -159,10 +159,10 @@ class SamplingOptions(Options):
     @classmethod
     def _bias_can_be_added(cls, bias: Mapping[int, float]) -> Mapping[int, float]:
         for token, value in bias.items():
-            if token < 0:
+            if not 0 <= token < 2**31:
                 raise ValueError(f"{token} is not a token id")
-            if math.isnan(value) or value == math.inf:
-                raise ValueError(f"the bias of token {token} is {value}; give a number, or -inf")
+            if not (abs(value) <= 1e6 or value == -math.inf):
+                raise ValueError(f"the bias of token {token} is {value}; give -1e6 to 1e6, or -inf")
         return bias
 
     @property

@@ -170,45 +170,44 @@ def _as_json(
 
 def _print(proof: Proof, model: str, draft: str | None) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    comparison = proof.comparison
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    table.add_row("target", model)
-    table.add_row("draft", draft or "none: only the grammar's drafts were checked")
+    console = Console(highlight=False)
+    for label, text in _lines(proof, model, draft):
+        console.print(Text.assemble((f"{label:<14}", "dim"), text), soft_wrap=True)
+    verdict = ("exact", "bold green") if proof.exact else ("not exact", "bold red")
+    console.print(Text.assemble((f"{'verdict':<14}", "dim"), verdict))
+
+
+def _lines(proof: Proof, model: str, draft: str | None) -> Iterator[tuple[str, str]]:
+    """The summary: what each line is about, and what it says."""
+    found = proof.comparison
+    yield "target", model
+    yield "draft", draft or "none: only the grammar's drafts were checked"
     for name, count in sorted(proof.drafted.sources.items()):
-        share = f"{count.accepted / count.proposed:.0%}" if count.proposed else "none"
-        table.add_row(f"  {name}", f"{share} of {count.proposed:,} proposed tokens accepted")
-    table.add_row(
-        "sampled",
-        "{:,} continuations with drafts, {:,} from the target alone".format(*comparison.samples),
-    )
-    table.add_row(
-        "  chi-square",
-        f"{comparison.statistic:,.1f}; under one law {comparison.expected:,.1f} ± {comparison.spread:,.1f}",
-    )
-    table.add_row("  p-value", f"{comparison.p_value:.2g}; the laws differ at {comparison.alpha:.2g} or less")
-    if comparison.detectable_tv < 1.0:
-        table.add_row(
-            "  power", f"a total variation of {comparison.detectable_tv:.3f} would be found with 99 %"
+        yield (
+            f"  {name}",
+            f"{count.accepted / count.proposed:.0%} of {count.proposed:,} proposed tokens accepted",
         )
+    yield "sampled", "{:,} continuations with drafts, {:,} from the target alone".format(*found.samples)
+    yield (
+        "  statistic",
+        f"{found.statistic:.1f}, where one law gives {found.expected:.1f} ± {found.spread:.1f} (chi-square)",
+    )
+    yield "  p-value", f"{found.p_value:.2g}; {found.alpha:.2g} or less says that the laws differ"
+    if found.detectable_tv < 1.0:
+        yield "  power", f"a total variation of {found.detectable_tv:.3f} is found with a probability of 99 %"
     else:
-        table.add_row("  power", "none: too few samples to find any difference")
-    table.add_row("greedy", f"{proof.greedy_prompts} prompts, {_greedy(proof)}")
-    for at, found in proof.differences.items():
-        if found is None:
-            table.add_row("", f"prompt {at}: one reply goes on after the other's end")
-        else:
-            table.add_row("", f"prompt {at}, {found}" + (" (a near-tie)" if found.near_tie else ""))
-    verdict = Text("exact", "bold green") if proof.exact else Text("not exact", "bold red")
-    table.add_row("verdict", verdict)
-    Console().print(table, soft_wrap=True, highlight=False)
+        yield "  power", "none: the samples are too few to find any difference"
+    yield "greedy", f"{proof.greedy_prompts} prompts: {_greedy(proof)}"
+    for prompt, difference in proof.differences.items():
+        nature = "near-tie" if difference is not None and difference.near_tie else "mismatch"
+        where = "one reply goes on after the other's end" if difference is None else str(difference)
+        yield f"  {nature}", f"prompt {prompt + 1}, {where}"
 
 
 def _greedy(proof: Proof) -> str:
     if not proof.differences:
         return "the same tokens with and without drafts"
-    return f"{proof.mismatches} differ, and {proof.near_ties} at proven near-ties"
+    same = proof.greedy_prompts - len(proof.differences)
+    return f"{same} the same, {proof.near_ties} differ at a near-tie, {proof.mismatches} differ"

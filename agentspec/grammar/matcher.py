@@ -18,14 +18,16 @@ from typing import Protocol
 
 import llguidance
 import numpy as np
+import numpy.typing as npt
 
 from agentspec.errors import GrammarError
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.types import IdArray, Matcher
 
-__all__ = ["CompiledGrammar", "Grammar", "GrammarMatcher"]
+__all__ = ["CompiledGrammar", "Grammar", "GrammarMatcher", "unpacked"]
 
 _SPECIAL = re.compile(rb"\xff\[(\d+)\]")  # how llguidance writes a special token in forced bytes
+_FEW_BYTES = 1000  # of a mask, 8 tokens each
 _APPENDIX = re.compile(r"\s*<state>|\n *\d+ \| ")
 
 
@@ -119,9 +121,9 @@ class GrammarMatcher:
         self._legal = None
 
     def _unpack(self) -> IdArray:
-        bits = np.frombuffer(self._native.compute_bitmask(), dtype=np.uint8)
+        mask = np.frombuffer(self._native.compute_bitmask(), dtype=np.uint8)
         _check(self._native)
-        return np.flatnonzero(np.unpackbits(bits, count=self._tokenizer.n_tokens, bitorder="little"))
+        return unpacked(mask, self._tokenizer.n_tokens)
 
     def _spell(self, text: bytes) -> list[int]:
         """The canonical tokens of forced bytes, special tokens among them, as far as there are any.
@@ -138,6 +140,16 @@ class GrammarMatcher:
             except ValueError:  # a byte that the vocabulary cannot spell
                 break
         return tokens
+
+
+def unpacked(mask: npt.NDArray[np.uint8], n_tokens: int) -> IdArray:
+    """The ids whose bits are set, the lowest of a byte first: where few are, little is worked on."""
+    within = np.flatnonzero(mask)
+    if len(within) > _FEW_BYTES:
+        return np.flatnonzero(np.unpackbits(mask, count=n_tokens, bitorder="little"))
+    rows, bits = np.nonzero(np.unpackbits(mask[within, None], axis=1, bitorder="little"))
+    ids = 8 * within[rows] + bits
+    return ids[ids < n_tokens]
 
 
 def _check(native: llguidance.LLMatcher) -> None:

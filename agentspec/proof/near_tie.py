@@ -1,9 +1,10 @@
 """Is a difference between two replies one that the size of the passes makes?
 
-llama.cpp computes one token alone with other kernels than several at once, so the same logit moves a little
-with the size of a pass, and two tokens of almost equal score can change places. That is a near-tie, and it
-can be proven without the engine: the row at the first difference is computed in passes of several sizes, and
-the two tokens must be no further apart than those sizes move them, which itself must be little.
+llama.cpp computes one token with other kernels than several, and many with others again, so a logit depends a
+little on the sizes of the passes that computed it and the KV before it, the prompt's included. Two tokens of
+almost equal score can change places. That is a near-tie, and it can be proven without the engine: the row at
+the first difference is computed in passes of several sizes, and the two tokens must be no further apart than
+those sizes move them, which itself must be little.
 
 This module must not know the engine: it works on a session, which must be idle.
 """
@@ -11,7 +12,7 @@ This module must not know the engine: it works on a session, which must be idle.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agentspec.prefix import take_prefix
@@ -20,7 +21,10 @@ from agentspec.types import LogitsArray, Session, Span
 __all__ = ["MOST_MOVED", "SHAPES", "Difference", "first_difference", "measure"]
 
 SHAPES = (1, 2, 4, 8, 16, 128)
-"""Tokens a pass. The last is for passes that many sequences share: llama.cpp has other kernels for those."""
+"""Tokens a pass of the reply. The last is for passes that many sequences share: on a CPU, llama.cpp computes
+the attention of 64 tokens and more by another kernel."""
+
+_PROMPT_SHAPES = (32, 512)  # tokens a pass of the prompt: on both sides of that border
 
 MOST_MOVED = 1.0
 """Most that the size of the passes may move the gap between two logits, else something is wrong with them."""
@@ -78,26 +82,51 @@ def measure(
             greedy replies; for draws by the Gumbel-max trick at a temperature T, T times the difference of
             their noise (the left token's less the right token's), since the token with the largest
             logit / T + noise is drawn. Likewise logit biases and penalties.
-    slot:   its contents are replaced. The prompt's KV is reused where any slot has it, so the cost is little
-            more than that of decoding the reply once for each of SHAPES.
+    slot:   its contents are replaced. The prompt's KV is first reused where any slot has it, so that most
+            proofs cost little more than decoding the reply a few times.
 
+    Rows are computed until they prove a near-tie, or there are no more sizes to try.
     Raises DecodeError where the session has no room.
     """
-    rows = [_row(session, slot, prompt, reply, shape) for shape in SHAPES]
-    gaps = [float(row[left]) - float(row[right]) + offset for row in rows]
-    return Difference(len(reply), left, right, min(map(abs, gaps)), max(gaps) - min(gaps))
+    gaps: list[float] = []
+    found = Difference(len(reply), left, right, math.inf, 0.0)
+    for row in _rows(session, slot, list(prompt), list(reply)):
+        gaps.append(float(row[left]) - float(row[right]) + offset)
+        found = Difference(len(reply), left, right, min(map(abs, gaps)), max(gaps) - min(gaps))
+        if found.near_tie:
+            break
+    return found
 
 
-def _row(session: Session, slot: int, prompt: Sequence[int], reply: Sequence[int], shape: int) -> LogitsArray:
-    """The row after prompt and reply, of which the reply comes in passes of `shape` tokens each: the first of
-    them reaches back into the prompt, so that it is as large as the others."""
-    tokens = [*prompt, *reply]
-    shape = min(shape, session.n_batch)
-    start = max(0, len(tokens) - shape * math.ceil((len(reply) + 1) / shape))
-    held = take_prefix(session, slot, tokens[: start + 1])
-    passes = [tokens[at : min(at + session.n_batch, start)] for at in range(held, start, session.n_batch)]
-    passes += [tokens[at : at + shape] for at in range(start, len(tokens), shape)]
-    for part in passes[:-1]:
-        session.decode([Span(slot, part, ())])
+def _rows(session: Session, slot: int, prompt: list[int], reply: list[int]) -> Iterator[LogitsArray]:
+    """The row after prompt and reply, computed in different ways, the dearest last."""
+    tokens = prompt + reply
+    most = session.n_batch
+    for (
+        shape
+    ) in SHAPES:  # the first such pass reaches back into the prompt, so that it is as large as the others
+        size = min(shape, most)
+        start = max(0, len(tokens) - size * math.ceil((len(reply) + 1) / size))
+        held = take_prefix(session, slot, tokens[: start + 1])
+        yield _decode(session, slot, [*_chunks(tokens[held:start], most), *_chunks(tokens[start:], size)])
+    for shape in _PROMPT_SHAPES:
+        session.truncate(slot, 0)
+        row = _decode(session, slot, _chunks(prompt, min(shape, most)))
+        if not reply:
+            yield row
+            continue
+        for size in (1, 8):
+            session.truncate(slot, len(prompt))
+            yield _decode(session, slot, _chunks(reply, size))
+
+
+def _chunks(tokens: list[int], size: int) -> list[list[int]]:
+    return [tokens[at : at + size] for at in range(0, len(tokens), size)]
+
+
+def _decode(session: Session, slot: int, passes: list[list[int]]) -> LogitsArray:
+    """Appends the tokens, one list a pass, and returns the row after the last."""
+    for tokens in passes[:-1]:
+        session.decode([Span(slot, tokens, ())])
     (row,) = session.decode([Span(slot, passes[-1], (len(passes[-1]) - 1,))])
     return row

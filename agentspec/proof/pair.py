@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentspec.config import RuntimeOptions
+from agentspec.config import RuntimeOptions, SamplingOptions
 from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
@@ -29,12 +29,19 @@ _ROWS = 128  # of logits: four a reply, of which each has one at least
 
 @contextlib.contextmanager
 def open_pair(
-    target: Path, draft: Path | None, *, options: RuntimeOptions, draft_options: RuntimeOptions, reply: int
+    target: Path,
+    draft: Path | None,
+    *,
+    options: RuntimeOptions,
+    draft_options: RuntimeOptions,
+    reply: int,
+    draft_sampling: SamplingOptions | None = None,
 ) -> Iterator[Pair]:
     """Loads the models, and frees them at the end.
 
-    draft: None for a pair of which only the grammar drafts
-    reply: most tokens of a reply
+    draft:          None for a pair of which only the grammar drafts
+    reply:          most tokens of a reply
+    draft_sampling: the settings that the draft model draws with; None takes those of the target's law
 
     Raises ModelError and ConfigError as `Model.load` and `Context` do.
     """
@@ -49,7 +56,7 @@ def open_pair(
             small = stack.enter_context(Model.load(draft, draft_options))
             check_draft_vocab(model.vocab, small.vocab)
             session = stack.enter_context(Context(small, n_ctx, n_slots=_SLOTS, options=draft_options))
-            drafts.append(ModelDraft(session, n_vocab=model.vocab.n_tokens))
+            drafts.append(ModelDraft(session, n_vocab=model.vocab.n_tokens, sampling=draft_sampling))
         yield Pair(context, model.vocab, drafts, requests)
 
 

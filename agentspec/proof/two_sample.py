@@ -75,7 +75,7 @@ def compare(
     *,
     alpha: float = 1e-4,
     rounds: int = 20_000,
-    min_count: int = 10,
+    min_count: int = 20,
     seed: int = 0,
 ) -> Comparison:
     """Tests whether the continuations of two arms have the same law in every context.

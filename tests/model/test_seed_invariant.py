@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 CONFIGS = {"grammar": ("grammar",), "grammar+model": ("grammar", "model")}
 TEMPERATURE = 0.8
-AT_ONCE = 8
+AT_ONCE = 16
 
 
 class Pair:
@@ -39,8 +39,8 @@ class Pair:
 
     def __init__(self, target: Model, draft: Model) -> None:
         options = RuntimeOptions()
-        self.context = Context(target, 8192, n_slots=AT_ONCE, options=options)
-        draft_context = Context(draft, 8192, n_slots=AT_ONCE, options=options)
+        self.context = Context(target, 12288, n_slots=AT_ONCE, options=options)
+        draft_context = Context(draft, 12288, n_slots=AT_ONCE, options=options)
         drafts: list[Draft] = [GrammarDraft(), ModelDraft(draft_context, n_vocab=target.vocab.n_tokens)]
         self._core = Core(self.context, target.vocab, drafts)
         self._requests = Requests(target)
@@ -108,4 +108,4 @@ def test_a_seed_gives_one_text_whatever_drafts(pair: Pair, plain: list[tuple[int
     print(f"{config}: {len(different)} of 100 replies differ somewhere")
     for seed in different:
         pair.assert_near_tie(seed, plain[seed], replies[seed])
-    assert len(different) < 50
+    assert len(different) < 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,11 +71,20 @@ class Requests:
 
 def run(core: Core, request: Request) -> Reply:
     """Generates one reply on the calling thread."""
-    channel = Channel()
-    core.add(request, channel)
+    return run_all(core, [request])[0]
+
+
+def run_all(core: Core, requests: Sequence[Request]) -> list[Reply]:
+    """Generates the replies on the calling thread, as many at once as the core has slots."""
+    channels = [Channel() for _ in requests]
+    for request, channel in zip(requests, channels, strict=True):
+        core.add(request, channel)
     while core.busy():
         core.step()
-    stream = Stream(channel)
+    return [_reply(Stream(channel)) for channel in channels]
+
+
+def _reply(stream: Stream) -> Reply:
     steps = list(stream)
     return Reply(
         [token for step in steps for token in step.tokens],

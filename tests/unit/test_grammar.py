@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from agentspec.chat.formats import HERMES
 from agentspec.errors import GrammarError, SchemaError
-from agentspec.grammar.matcher import CompiledGrammar
+from agentspec.grammar.matcher import CompiledGrammar, unpacked
 from agentspec.grammar.reply import compile_json, compile_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.testing import TableVocab
@@ -279,3 +280,15 @@ def test_a_json_reply_need_not_be_an_object(
     assert fits(tokenizer, state, fitting)
     assert state.accepting()
     assert not fits(tokenizer, compile_json(tokenizer, schema).start(), misfit)
+
+
+@pytest.mark.parametrize("count", [1, 7, 900, 1200, 20_000])
+def test_masks_of_a_large_vocabulary_are_unpacked_whole(count: int) -> None:
+    """Few legal tokens and many are unpacked in different ways; the mask is wider than the vocabulary."""
+    n_tokens = 20_001
+    legal = np.sort(np.random.default_rng(count).choice(n_tokens, count, replace=False))
+    bits = np.ones(20_032, dtype=np.uint8)
+    bits[:n_tokens] = 0
+    bits[legal] = 1
+    mask = np.packbits(bits, bitorder="little")
+    assert unpacked(mask, n_tokens).tolist() == legal.tolist()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from agentspec.cli import main as cli
+from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.request import Request
@@ -20,7 +21,7 @@ from agentspec.errors import ConfigError, EngineError
 from agentspec.proof.contexts import PROMPTS
 from agentspec.proof.options import ProofOptions
 from agentspec.proof.prove import Pair, Proof, prove
-from agentspec.proof.rules import BrokenRule, TargetOnlyRule, broken
+from agentspec.proof.rules import BrokenRule, TargetOnlyRule, broken, target_only
 from agentspec.testing import (
     ScriptedChance,
     TableModel,
@@ -46,7 +47,7 @@ def table(seed: int, scale: float = 1.5) -> TableModel:
 
 def toy_pair(target: TableModel | None = None) -> Pair:
     requests = [Request((0, 1)), Request((3,)), Request((2, 2), FORMS, "enforce:canonical")]
-    drafts = [GrammarDraft(), ModelDraft(table(2), n_vocab=N)]
+    drafts: list[Draft] = [GrammarDraft(), ModelDraft(table(2), n_vocab=N)]
     return Pair(target or table(1), VOCAB, drafts, requests)
 
 
@@ -140,6 +141,12 @@ def test_the_same_seed_gives_the_same_proof_and_another_other_samples(proof: Pro
     assert other.comparison.statistic != proof.comparison.statistic
 
 
+def test_the_arms_have_chances_of_their_own() -> None:
+    """Else equal seeds would make the arms alike, and hide what the test looks for."""
+    proof = prove(toy_pair(), QUICK, report=silent, rules=target_only)
+    assert proof.comparison.statistic > proof.comparison.expected / 2
+
+
 def test_samples_are_shared_out_among_the_prompts() -> None:
     proof = prove(toy_pair(), QUICK.model_copy(update={"samples": 1000}), report=silent)
     assert proof.comparison.samples == (1002, 1002)  # 334 of each of three
@@ -217,7 +224,7 @@ def test_an_exact_pair_exits_with_0_and_prints_its_numbers(
     assert run("--json", str(tmp_path / "proof.json")) == 0
     printed = capsys.readouterr().out
     assert re.search(r"verdict +exact\n", printed)
-    assert re.search(r"power +a total variation of 0\.\d+ would be found with 99 %", printed)
+    assert re.search(r"power +a total variation of 0\.\d+ is found with a probability of 99 %", printed)
     assert re.search(r"model +\d+% of [\d,]+ proposed tokens accepted", printed)
     found = json.loads((tmp_path / "proof.json").read_text(encoding="utf-8"))
     assert found["verdict"] == "exact"
