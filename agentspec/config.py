@@ -25,6 +25,7 @@ __all__ = [
     "GenerationOptions",
     "LawOptions",
     "Options",
+    "ProofOptions",
     "RuntimeOptions",
     "SamplingOptions",
     "ToolOptions",
@@ -239,6 +240,30 @@ class ToolOptions(Options):
         False,
         description="Whether one reply may hold several calls. Small models that may, repeat themselves.",
     )
+
+
+class ProofOptions(Options):
+    """What `agentspec prove` compares, and how much of it: that decides how small a difference is found."""
+
+    samples: int = Field(4000, ge=500, description="Sampled continuations with drafts, and as many without.")
+    tokens: int = Field(
+        3, ge=2, le=16, description="Tokens of each; twice as many where a grammar fixes some of them."
+    )
+    temperature: float = Field(1.0, gt=0.0, le=100.0, description="Temperature of the sampled ones.")
+    greedy_prompts: int = Field(12, ge=0, le=12, description="Prompts whose greedy replies are compared.")
+    greedy_tokens: int = Field(48, ge=1, le=512, description="Most tokens of a greedy reply.")
+    alpha: float = Field(
+        1e-4,
+        ge=1e-4,
+        le=0.5,
+        description="Probability of a false alarm: of finding a difference between equal laws.",
+    )
+    seed: int = Field(0, ge=0, description="Seed of the samples and of the test.")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest reply."""
+        return max(2 * self.tokens, self.greedy_tokens)
 
 
 def cache_dir() -> Path:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.models import OptionInfo
 
-from agentspec.config import DEFAULT_MODEL
-from agentspec.proof.options import ProofOptions
+from agentspec.config import DEFAULT_MODEL, ProofOptions
 
 if TYPE_CHECKING:
     from agentspec.proof.prove import Proof, Report
@@ -199,7 +198,7 @@ def _lines(proof: Proof, model: str, draft: str | None) -> Iterator[tuple[str, s
         yield "  power", f"a total variation of {found.detectable_tv:.3f} is found with a probability of 99 %"
     else:
         yield "  power", "none: the samples are too few to find any difference"
-    yield "greedy", f"{proof.greedy_prompts} prompts: {_greedy(proof)}"
+    yield "greedy", _greedy(proof)
     for prompt, difference in proof.differences.items():
         nature = "near-tie" if difference is not None and difference.near_tie else "mismatch"
         where = "one reply goes on after the other's end" if difference is None else str(difference)
@@ -207,7 +206,10 @@ def _lines(proof: Proof, model: str, draft: str | None) -> Iterator[tuple[str, s
 
 
 def _greedy(proof: Proof) -> str:
+    if not proof.greedy_prompts:
+        return "not compared"
+    prompts = f"{proof.greedy_prompts} prompts"
     if not proof.differences:
-        return "the same tokens with and without drafts"
+        return f"{prompts}: the same tokens with and without drafts"
     same = proof.greedy_prompts - len(proof.differences)
-    return f"{same} the same, {proof.near_ties} differ at a near-tie, {proof.mismatches} differ"
+    return f"{prompts}: {same} the same, {proof.near_ties} differ at a near-tie, {proof.mismatches} differ"

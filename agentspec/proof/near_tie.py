@@ -102,9 +102,8 @@ def _rows(session: Session, slot: int, prompt: list[int], reply: list[int]) -> I
     """The row after prompt and reply, computed in different ways, the dearest last."""
     tokens = prompt + reply
     most = session.n_batch
-    for (
-        shape
-    ) in SHAPES:  # the first such pass reaches back into the prompt, so that it is as large as the others
+    for shape in SHAPES:
+        # the first of these passes reaches back into the prompt, so that it is as large as the others
         size = min(shape, most)
         start = max(0, len(tokens) - size * math.ceil((len(reply) + 1) / size))
         held = take_prefix(session, slot, tokens[: start + 1])

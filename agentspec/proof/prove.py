@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
+from agentspec.config import DraftOptions, GenerationOptions, ProofOptions, SamplingOptions
 from agentspec.drafts.base import Draft
 from agentspec.engine.core import Core
 from agentspec.engine.request import Request
@@ -27,7 +27,6 @@ from agentspec.engine.rules import Rule, make_rule
 from agentspec.errors import EngineError
 from agentspec.proof.arms import Counts, Tokens, generate
 from agentspec.proof.near_tie import Difference, first_difference, measure
-from agentspec.proof.options import ProofOptions
 from agentspec.proof.rules import target_only
 from agentspec.proof.two_sample import Arm, Comparison, compare
 from agentspec.types import Session, Vocabulary

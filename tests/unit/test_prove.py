@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from agentspec.cli import main as cli
+from agentspec.config import ProofOptions
 from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.request import Request
 from agentspec.errors import ConfigError, EngineError
 from agentspec.proof.contexts import PROMPTS
-from agentspec.proof.options import ProofOptions
 from agentspec.proof.prove import Pair, Proof, prove
 from agentspec.proof.rules import BrokenRule, TargetOnlyRule, broken, target_only
 from agentspec.testing import (
