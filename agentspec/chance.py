@@ -64,7 +64,7 @@ class GumbelNoise:
         """The token of `distribution` at a position of the reply (0 for its first token)."""
         if len(distribution.ids) == 1:
             return int(distribution.ids[0])
-        with np.errstate(divide="ignore"):  # a token of probability 0 is never first
+        with np.errstate(divide="ignore", over="ignore"):  # a token of (almost) no probability is never first
             arrivals = self._clocks(distribution.ids, position) / distribution.probs
         return int(distribution.ids[np.argmin(arrivals)])
 
@@ -76,7 +76,7 @@ class GumbelNoise:
         """Standard exponential variables, one a token, shape (k,)."""
         key = _mixed(_mixed(self._seed) + position)
         counters = np.uint64(key) + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(_STEP)
-        uniform = ((_mix(counters) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53  # in (0, 1)
+        uniform = ((_mix(counters) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # in (0, 1)
         return -np.log1p(-uniform)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "ContextOptions",
     "DraftOptions",
+    "DraftSource",
     "GenerationOptions",
     "LawOptions",
     "Options",
@@ -36,13 +37,15 @@ __all__ = [
 DEFAULT_MODEL = "qwen2.5-coder-1.5b-instruct"
 DEFAULT_DRAFT = "qwen2.5-coder-0.5b-instruct"
 
+DraftSource = Literal["grammar", "model"]
+
 KvType = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 
 
 class Options(BaseModel):
     """Base of all option classes: frozen, and closed to unknown names."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
@@ -190,7 +193,7 @@ class LawOptions(Options):
 class DraftOptions(Options):
     """What proposes tokens, and how many."""
 
-    sources: tuple[Literal["grammar", "model"], ...] = Field(
+    sources: tuple[DraftSource, ...] = Field(
         ("grammar", "model"),
         description="The draft sources to use, of those available; () decodes one token a pass.",
     )
@@ -215,9 +218,13 @@ class GenerationOptions(Options):
 
     max_tokens: int = Field(1024, ge=1, description="Most tokens of a reply.")
     stop: tuple[str, ...] = Field((), description="Strings that end a reply; they are cut off it.")
-    seed: int | None = Field(None, ge=0, description="Seed of the reply's randomness; None draws a new one.")
+    seed: int | None = Field(
+        None, ge=0, lt=2**64, description="Seed of the reply's randomness; None draws a new one."
+    )
     logprobs: bool = Field(
-        False, description="Whether to return each token's log-probability under the law of the reply."
+        False,
+        description="Whether to return each token's log-probability under the law of the reply, those of the "
+        "end token and of a stop string included.",
     )
 
     @field_validator("stop")

@@ -28,11 +28,10 @@ _CANDIDATES = 512
 
 def add_bias(ids: IdArray, scores: LogitsArray, bias: Mapping[int, float]) -> LogitsArray:
     """Adds bias[id] to the score of each id that is in; other ids of `bias` are ignored."""
-    within = {token: value for token, value in bias.items() if token <= ids[-1]}
-    at, found = _find(ids, np.fromiter(within.keys(), np.int64, len(within)))
+    at, found = _find(ids, np.fromiter(bias.keys(), np.int64, len(bias)))
     changed = scores.copy()
     with np.errstate(over="ignore", invalid="ignore"):  # what comes out infinite or NaN is seen at the end
-        changed[at] += np.fromiter(within.values(), np.float64, len(within)).astype(np.float32)[found]
+        changed[at] += np.fromiter(bias.values(), np.float64, len(bias)).astype(np.float32)[found]
     return changed
 
 

@@ -222,6 +222,7 @@ def proposals(
     draft: Draft,
     prefixes: Sequence[Sequence[int]],
     *,
+    n_vocab: int,
     matcher: Matcher | None = None,
     limit: int = 8,
     end_ids: Iterable[int] = (),
@@ -231,6 +232,7 @@ def proposals(
 ) -> list[list[Proposal]]:
     """What a source proposes in one call for several sequences, in slots 0, 1, ...
 
+    n_vocab: size of the target's vocabulary
     matcher: the grammar's state after each prefix
     limit:   most tokens it may propose to each
     chance:  what it draws with; by default a seed of its own for each length of prefix
@@ -242,7 +244,7 @@ def proposals(
         def draw(distribution: Distribution, _: int, source: Randomness = source) -> int:
             return source.draw(distribution)
 
-        block = Block(list(prefix), matcher, frozenset(end_ids), limit=limit, draw=draw)
+        block = Block(list(prefix), matcher, frozenset(end_ids), n_vocab=n_vocab, limit=limit, draw=draw)
         settings = sampling or SamplingOptions()
         blocks.append(block)
         requests.append(BlockRequest(block, draft.name, slot=slot, sampling=settings, limit=limit, last=last))

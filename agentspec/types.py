@@ -123,7 +123,10 @@ class Matcher(Protocol):
         ...
 
     def forced(self) -> tuple[int, ...]:
-        """The run of next tokens that are each the only legal one; () at a free position."""
+        """The run of next tokens that the grammar fixes; () at a free position.
+
+        Each is the only legal one, but for a grammar that binds nobody and only proposes.
+        """
         ...
 
     def guess(self) -> tuple[int, ...]:

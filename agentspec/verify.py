@@ -9,8 +9,8 @@ Accepted token:  a draft token that is kept.
 Recovered token: the replacement of the first rejected one.
 Bonus token:     drawn from the target's law after a block that was accepted whole.
 
-`block_wise` accepts the most tokens that any exact rule can, `token_wise` is the plain form, equal to it for
-blocks of point masses and cheaper. `seed_invariant` compares a draft with the target's own draw instead.
+`block_wise` accepts the most tokens that a rule for single blocks can, `token_wise` is the plain form, equal
+to it for blocks of point masses and cheaper. `seed_invariant` compares a draft with the target's own draw.
 
 This module must not know models, grammars or draft sources: it sees tokens and distributions. It works with
 nothing it is not given, so the proof by enumeration in `tests/exactness` covers all it can do.
@@ -85,7 +85,8 @@ def block_wise(
     """Verifies a block as a whole: block verification of Sun et al. 2025 (arXiv:2403.10444).
 
     Arguments and errors as in `token_wise`. The expected number of accepted tokens is the highest that any
-    exact rule can have, and never below `token_wise`; the two are equal where every proposal is a point mass.
+    exact rule can have which verifies each block on its own, and never below `token_wise`; the two are equal
+    where every proposal is a point mass.
 
     Each prefix of the block has a weight, how likely it is to be accepted so far, capped at 1. Each is tried
     in turn and the longest that passes is kept: a later success overrides an earlier failure, so the loop

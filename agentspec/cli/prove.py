@@ -1,6 +1,6 @@
 """`agentspec prove`: checks on the user's own models that drafts leave the replies' law as it is.
 
-Exit codes: 0 exact, 1 not exact (or an error, as everywhere).
+Exit codes: 0 exact, 3 not exact, others as everywhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 from typer.models import OptionInfo
 
 from agentspec.config import DEFAULT_MODEL, ProofOptions
+from agentspec.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentspec.proof.prove import Proof, Report
@@ -61,7 +62,7 @@ def prove_command(
 
     Short continuations are sampled with drafts and from the target's law alone, and compared by a test whose
     power is stated; greedy replies with and without drafts must be the same tokens. More samples find smaller
-    differences.
+    differences. The exit code is 0 for "exact" and 3 for "not exact".
     """
     from agentspec.config import RuntimeOptions
     from agentspec.engine.rules import make_rule
@@ -80,6 +81,8 @@ def prove_command(
             "seed": seed,
         }
     )
+    if as_json is not None:
+        _check_writable(as_json)
     runtime = RuntimeOptions.parse({"n_gpu_layers": _layers(n_gpu_layers), "n_threads": n_threads})
     started = time.perf_counter()
     with (
@@ -101,7 +104,17 @@ def prove_command(
         _print(proof, model, draft)
         if as_json is not None:
             as_json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    raise typer.Exit(0 if proof.exact else 1)
+    raise typer.Exit(0 if proof.exact else 3)
+
+
+def _check_writable(path: Path) -> None:
+    """Raises ConfigError where the result could not be written, before minutes have gone into it."""
+    if str(path) == "-":
+        return
+    try:
+        path.touch()
+    except OSError as error:
+        raise ConfigError(f"--json {path} cannot be written: {error.strerror}") from error
 
 
 def _layers(text: str) -> int | str:
@@ -195,7 +208,10 @@ def _lines(proof: Proof, model: str, draft: str | None) -> Iterator[tuple[str, s
     )
     yield "  p-value", f"{found.p_value:.2g}; {found.alpha:.2g} or less says that the laws differ"
     if found.detectable_tv < 1.0:
-        yield "  power", f"a total variation of {found.detectable_tv:.3f} is found with a probability of 99 %"
+        yield (
+            "  power",
+            f"a total variation of {found.detectable_tv:.3f} in every prompt is found with probability 0.99",
+        )
     else:
         yield "  power", "none: the samples are too few to find any difference"
     yield "greedy", _greedy(proof)

@@ -37,7 +37,7 @@ class DraftRequest(Protocol):
 
     @property
     def matcher(self) -> Matcher | None:
-        """The grammar's state at the end of the prefix, as a copy; None where every token is legal."""
+        """The grammar's state at the end of the prefix, as a copy; None where there is no grammar."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class DraftRequest(Protocol):
     def draw(self, distribution: Distribution) -> int:
         """Draws a token, proposes it and returns it. The only way to draw.
 
-        Raises ValueError where there is no room.
+        Raises ValueError where there is no room, and for what is not a distribution.
         """
         ...
 
@@ -86,8 +86,8 @@ class Draft(Protocol):
     def propose(self, requests: Sequence[DraftRequest]) -> None:
         """Proposes what it can to each request; nothing where it has no idea.
 
-        Takes many sequences at once, because a model batches them. May raise AgentSpecError or ValueError:
-        the blocks then go on without this source, with what it has proposed so far.
+        Takes many sequences at once, because a model batches them. Where it raises, the blocks go on without
+        this source, with what it has proposed so far.
         """
         ...
 

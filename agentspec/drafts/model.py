@@ -61,6 +61,8 @@ class ModelDraft:
         """Whether to draw once more: decided on what stands, before anything is drawn."""
         if not request.room or len(request.prefix) >= self._session.n_ctx:
             return False
+        if max(request.prefix) >= self._session.n_vocab:
+            return False  # the draft cannot read it
         matcher = request.matcher
         if matcher is None:
             return True

@@ -23,6 +23,7 @@ Draw = Callable[[Distribution, int], int]
 class Block:
     """Proposals for the positions after `prefix`.
 
+    n_vocab:   size of the vocabulary
     limit:     most tokens it may hold
     draw:      the reply's chance
     proposals: its tokens with what each was drawn from and by whom, shape (n,)
@@ -37,12 +38,14 @@ class Block:
         matcher: Matcher | None,
         end_ids: frozenset[int],
         *,
+        n_vocab: int,
         limit: int,
         draw: Draw,
     ) -> None:
         self._prefix = prefix
         self._matcher = None if matcher is None else matcher.fork()
         self._end_ids = end_ids
+        self._n_vocab = n_vocab
         self._limit = limit
         self._draw = draw
         self._open = True
@@ -76,12 +79,13 @@ class Block:
         """Draws a token from `draft_probs` and adds it, legal or not: one call, so that no drawn token can
         be left out, which would bias the law. An illegal one has target probability 0 and will be rejected.
 
-        Raises ValueError where there is no room.
+        Raises ValueError where there is no room, and for what is not a distribution over the vocabulary.
         """
         if not self.room:
             raise ValueError("a token was drawn for a block that takes no more")
-        token = self._draw(draft_probs, len(self.proposals))
-        self._add(Proposal(token, draft_probs, source))
+        recorded = self._recorded(draft_probs)
+        token = self._draw(recorded, len(self.proposals))
+        self._add(Proposal(token, recorded, source))
         return token
 
     def propose(self, tokens: Sequence[int], source: str) -> None:
@@ -89,8 +93,12 @@ class Block:
 
         An illegal one closes the block and is left out. That biases nothing: it depends on the prefix only,
         and the residual of a point mass at an illegal token is the law itself.
+
+        Raises ValueError for an id that the vocabulary has not.
         """
         for token in tokens:
+            if not 0 <= token < self._n_vocab:
+                raise ValueError(f"token {token} is not in the vocabulary of {self._n_vocab}")
             if self.room and not _contains(self.legal[-1], token):
                 self._open = False
             if not self.room:
@@ -108,6 +116,18 @@ class Block:
             for index, legal in enumerate(self.legal)
             if not skip_forced or legal is None or len(legal) > 1
         ]
+
+    def _recorded(self, draft_probs: Distribution) -> Distribution:
+        """A copy: what is recorded must be what was drawn from, also when a source reuses its arrays."""
+        ids = np.array(draft_probs.ids, dtype=np.int64)
+        probs = np.array(draft_probs.probs, dtype=np.float64)
+        if ids.ndim != 1 or ids.shape != probs.shape or not ids.size:
+            raise ValueError(f"a distribution of shapes {ids.shape} and {probs.shape}")
+        if not (ids[0] >= 0 and ids[-1] < self._n_vocab and np.all(ids[1:] > ids[:-1])):
+            raise ValueError(f"a distribution whose ids do not ascend within a vocabulary of {self._n_vocab}")
+        if not (probs.min() >= 0.0 and abs(float(probs.sum()) - 1.0) <= 1e-6):
+            raise ValueError(f"a distribution whose probabilities sum to {probs.sum()}, or have one below 0")
+        return Distribution(ids, probs)
 
     def _add(self, proposal: Proposal) -> None:
         """Adds one token; one that nothing can follow closes the block."""

@@ -14,8 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from agentspec.config import DraftOptions
+from agentspec.config import DraftOptions, DraftSource
 from agentspec.drafts.base import Draft
 from agentspec.engine.block import Block
 from agentspec.engine.cache import SlotCache
@@ -32,7 +33,6 @@ from agentspec.verify import Verdict
 __all__ = ["Core"]
 
 _log = logging.getLogger(__name__)
-
 
 _LOAD_BESIDE = 128
 """Most prompt tokens loaded in a pass that also carries other replies: it must not hold them up for long."""
@@ -54,6 +54,8 @@ class Core:
     target: the target's session; its slots are this object's alone
     drafts: sources, in the order in which they are asked
     rules:  makes a request's chance and rule of acceptance from its options and its seed
+
+    Raises ConfigError for a source whose name `DraftOptions.sources` cannot have.
     """
 
     def __init__(
@@ -72,6 +74,12 @@ class Core:
         self._waiting: deque[RunningSequence] = deque()
         self._active: list[RunningSequence] = []
         self._passed_over: set[int] = set()  # slots that had no part in the last pass
+        for draft in drafts:
+            if draft.name not in get_args(DraftSource):
+                raise ConfigError(
+                    f"no request can choose a draft source named {draft.name!r}",
+                    hint=f"known names: {', '.join(get_args(DraftSource))}",
+                )
         if drafts and not target.can_rewind:
             _log.warning("the target's memory cannot go back (recurrent or hybrid): drafting is off")
 
@@ -203,7 +211,14 @@ class Core:
         def draw(distribution: Distribution, position: int) -> int:
             return sequence.rule.draw(distribution, start + position)
 
-        return Block(sequence.tokens, sequence.matcher, self._vocab.end_ids, limit=limit, draw=draw)
+        return Block(
+            sequence.tokens,
+            sequence.matcher,
+            self._vocab.end_ids,
+            n_vocab=self._target.n_vocab,
+            limit=limit,
+            draw=draw,
+        )
 
     def _wanted(self, sequence: RunningSequence) -> int:
         """Most tokens that the sequence's block may have."""
@@ -281,7 +296,9 @@ class Core:
         except AgentSpecError as error:
             self._fail(sequence, error)
         except ValueError as error:
-            self._fail(sequence, EngineError(f"a block could not be verified: {error}"))
+            bias = "logit_bias may rule out every token that is legal here"
+            hint = bias if sequence.request.sampling.logit_bias else ""
+            self._fail(sequence, EngineError(f"a block could not be verified: {error}", hint=hint))
 
     def _commit(
         self, sequence: RunningSequence, block: Block, laws: _BlockLaws, verdict: Verdict, *, passes: int

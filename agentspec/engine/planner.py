@@ -66,7 +66,7 @@ class Planner:
         before = _size(asked)
         try:
             draft.propose([_request(draft, plan, sources) for plan in asked])
-        except (AgentSpecError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - a source may be anybody's; it is reported, and left out
             sources.remove(draft)
             self._note_failure(draft, asked, error)
         return _size(asked) > before
@@ -76,7 +76,8 @@ class Planner:
             plan.trace.draft_failures[draft.name] += 1
         if draft.name not in self._failed:
             self._failed.add(draft.name)
-            _log.warning("the draft source %r failed and is left out where it does: %s", draft.name, error)
+            said = str(error) if isinstance(error, (AgentSpecError, ValueError)) else repr(error)
+            _log.warning("the draft source %r failed and is left out where it does: %s", draft.name, said)
 
 
 class BlockRequest:

@@ -16,7 +16,7 @@ class Request:
     """One reply to generate.
 
     prompt:     token ids, at least one
-    matcher:    the grammar's state before the reply's first token; None where every token is legal. The
+    matcher:    the grammar's state before the reply's first token; None where there is no grammar. The
                 engine works on a fork of it.
     law:        the name of the law, as it goes into the trace (design section 4)
     """

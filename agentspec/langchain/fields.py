@@ -18,6 +18,7 @@ from agentspec.config import (
     DEFAULT_MODEL,
     ContextOptions,
     DraftOptions,
+    DraftSource,
     GenerationOptions,
     KvType,
     LawOptions,
@@ -109,7 +110,7 @@ class ConfiguredChatModel(BaseChatModel):
     logprobs: bool = inherit(GenerationOptions, "logprobs")
     grammar: Literal["enforce", "propose", "off"] = inherit(LawOptions, "grammar")
     spelling: Literal["canonical", "any"] = inherit(LawOptions, "spelling")
-    draft_sources: tuple[Literal["grammar", "model"], ...] = inherit(DraftOptions, "sources")
+    draft_sources: tuple[DraftSource, ...] = inherit(DraftOptions, "sources")
     max_block: int = inherit(DraftOptions, "max_block")
     max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
     verifier: Literal["block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")

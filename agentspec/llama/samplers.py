@@ -31,7 +31,7 @@ def reference_probabilities(
     its typical sampler computes with NaN and its answer means nothing: leave such tokens out of `legal`.
     """
     ids: IdArray = np.arange(len(logits), dtype=np.int64) if legal is None else legal
-    _check(logits[ids], sampling)
+    _check(logits[ids])
     chain = capi.new_sampler_chain()
     try:
         for sampler in _samplers(sampling, len(logits), len(before)):
@@ -62,7 +62,7 @@ def _samplers(sampling: SamplingOptions, n_vocab: int, n_before: int) -> Iterato
     yield capi.temperature_sampler(sampling.temperature)
 
 
-def _check(logits: LogitsArray, sampling: SamplingOptions) -> None:
+def _check(logits: LogitsArray) -> None:
     """Sorting with NaN among the keys, which these would lead to, is undefined in C++."""
     if not logits.size:
         raise ValueError("no token is legal")
@@ -70,8 +70,3 @@ def _check(logits: LogitsArray, sampling: SamplingOptions) -> None:
         raise ValueError("a logit is NaN or +inf")
     if np.max(logits) == -np.inf:
         raise ValueError("no legal token has a finite logit")
-    largest, smallest = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
-    if any(abs(value) > largest for value in sampling.logit_bias.values() if value != -np.inf):
-        raise ValueError("a logit bias is too large for float32")
-    if sampling.repeat_penalty < smallest:
-        raise ValueError("the repeat penalty is too small for float32")

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentspec.config import RuntimeOptions, SamplingOptions
+from agentspec.config import RuntimeOptions
 from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
@@ -24,7 +24,7 @@ from agentspec.types import Matcher
 __all__ = ["open_pair"]
 
 _SLOTS = 32  # replies at once
-_ROWS = 128  # of logits: four a reply, of which each has one at least
+_PASS = 60  # tokens: from 64 a pass on, llama.cpp's attention on a CPU is another kernel, with other digits
 
 
 @contextlib.contextmanager
@@ -35,34 +35,34 @@ def open_pair(
     options: RuntimeOptions,
     draft_options: RuntimeOptions,
     reply: int,
-    draft_sampling: SamplingOptions | None = None,
 ) -> Iterator[Pair]:
     """Loads the models, and frees them at the end.
 
-    draft:          None for a pair of which only the grammar drafts
-    reply:          most tokens of a reply
-    draft_sampling: the settings that the draft model draws with; None takes those of the target's law
+    draft: None for a pair of which only the grammar drafts: then there are only prompts that have one
+    reply: most tokens of a reply
 
     Raises ModelError and ConfigError as `Model.load` and `Context` do.
     """
     with contextlib.ExitStack() as stack:
         model = stack.enter_context(Model.load(target, options))
-        requests = _requests(model.vocab)
+        requests = _requests(model.vocab, free=draft is not None)
         n_ctx = _SLOTS * (max(len(request.prompt) for request in requests) + reply)
         n_ctx = min(n_ctx, model.n_ctx_train or n_ctx)  # with less room, fewer replies share a pass
-        context = stack.enter_context(Context(model, n_ctx, n_slots=_SLOTS, options=options, n_outputs=_ROWS))
+        options = options.model_copy(update={"n_batch": _PASS})
+        context = stack.enter_context(Context(model, n_ctx, n_slots=_SLOTS, options=options, n_outputs=_PASS))
         drafts: list[Draft] = [GrammarDraft()]
         if draft is not None:
             small = stack.enter_context(Model.load(draft, draft_options))
             check_draft_vocab(model.vocab, small.vocab)
             session = stack.enter_context(Context(small, n_ctx, n_slots=_SLOTS, options=draft_options))
-            drafts.append(ModelDraft(session, n_vocab=model.vocab.n_tokens, sampling=draft_sampling))
+            drafts.append(ModelDraft(session, n_vocab=model.vocab.n_tokens))
         yield Pair(context, model.vocab, drafts, requests)
 
 
-def _requests(vocab: Vocab) -> list[Request]:
+def _requests(vocab: Vocab, *, free: bool) -> list[Request]:
+    """The prompts as requests; free: also those that go on in free text."""
     tokenizer = GrammarTokenizer(vocab)
-    return [_request(prompt, vocab, tokenizer) for prompt in PROMPTS]
+    return [_request(prompt, vocab, tokenizer) for prompt in PROMPTS if free or prompt.schema is not None]
 
 
 def _request(prompt: Prompt, vocab: Vocab, tokenizer: GrammarTokenizer) -> Request:

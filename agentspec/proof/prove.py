@@ -91,23 +91,24 @@ def prove(pair: Pair, options: ProofOptions, *, report: Report, rules: Rules = m
 
     rules: what is put to the proof; the engine's own by default
 
-    Raises EngineError where a draft source proposed nothing, so that nothing could be said about it, and
-    whatever made a reply fail.
+    Raises EngineError where a draft source proposed nothing or failed, so that little could be said about
+    it, and whatever made a reply fail.
     """
     prover = _Prover(pair, options, report)
     drafted = Counts()
     with_drafts = prover.sample("with drafts", rules, drafted)
-    alone = prover.sample("target alone", target_only, Counts())
     for source in prover.sources:
-        if source not in drafted.sources:
+        if source not in drafted.sources or drafted.failures[source]:
+            done = "failed" if drafted.failures[source] else "proposed nothing"
             raise EngineError(
-                f"the {source} draft proposed nothing, so nothing was proven about it",
+                f"the {source} draft {done}, so nothing was proven about it",
                 hint="see the warnings above; models with recurrent memory cannot use drafts",
             )
+    alone = prover.sample("target alone", target_only, Counts())
     return Proof(
         comparison=compare(with_drafts, alone, alpha=options.alpha, seed=options.seed),
         drafted=drafted,
-        greedy_prompts=options.greedy_prompts,
+        greedy_prompts=min(options.greedy_prompts, len(pair.requests)),
         differences=prover.greedy_differences(rules),
     )
 
@@ -139,6 +140,7 @@ class _Prover:
         """Where the greedy replies with and without drafts part, by prompt."""
         count = self._options.greedy_prompts
         requests = [self._request(request, greedy=True) for request in self._pair.requests[:count]]
+        count = len(requests)
         plain = [replace(request, draft=DraftOptions(sources=())) for request in requests]
         stage, due = "greedy", 2 * count
         left = self._generate(stage, rules, plain, due, Counts(), at_once=1)

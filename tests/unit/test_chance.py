@@ -151,6 +151,12 @@ def test_the_draw_is_the_argmax_of_log_probs_and_noise() -> None:
         assert noise.draw(law, position) == int(law.ids[np.argmax(scores)])
 
 
+def test_noise_and_probabilities_near_zero() -> None:
+    """Warnings are errors here."""
+    cold = Distribution(np.array([0, 1, 2]), np.array([5e-324, 0.0, 1.0]))
+    assert {GumbelNoise(seed).draw(cold, 0) for seed in range(50)} == {2}
+
+
 def test_noise_of_the_largest_seeds_and_positions() -> None:
     for seed in (0, 2**63 - 1, 2**64 - 1):
         assert GumbelNoise(seed).draw(SKEWED, 10**6) in SKEWED.ids.tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from agentspec.config import SamplingOptions
@@ -13,7 +14,7 @@ from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.law import probabilities, probability_of
 from agentspec.testing import ScriptedChance, TableModel, TrieMatcher, proposals, random_rows
-from agentspec.types import Matcher, Proposal, Randomness, Span
+from agentspec.types import Distribution, Matcher, Proposal, Randomness, Span
 
 N_VOCAB = 6
 WARM = SamplingOptions(temperature=0.9)
@@ -40,6 +41,7 @@ def asked(
     (made,) = proposals(
         source,
         [prefix],
+        n_vocab=N_VOCAB,
         matcher=matcher,
         limit=limit,
         last=last,
@@ -83,7 +85,7 @@ def test_many_sequences_share_a_batch_and_stay_apart() -> None:
     session = model(n_slots=3)
     source = draft(session)
     prefixes = [[0, 1], [2, 3, 4], [5]]
-    together = proposals(source, prefixes, limit=3, sampling=WARM)
+    together = proposals(source, prefixes, n_vocab=N_VOCAB, limit=3, sampling=WARM)
     assert session.passes == 3  # one a step, not one a sequence
     alone = [asked(draft(model()), prefix) for prefix in prefixes]
     assert [tokens_of(one) for one in together] == [tokens_of(one) for one in alone]
@@ -163,3 +165,58 @@ def test_a_source_cannot_draw_what_it_has_no_room_for() -> None:
     assert len(asked(Eager(), [0], limit=3)) == 3
     with pytest.raises(ValueError, match="no room"):
         asked(Eager(), [0], limit=2)
+
+
+class Given(GrammarDraft):
+    """Draws once from the distribution it is given."""
+
+    def __init__(self, ids: Sequence[int], probs: Sequence[float]) -> None:
+        self._law = Distribution(np.array(ids, dtype=np.int64), np.array(probs, dtype=np.float64))
+
+    def propose(self, requests: Sequence[DraftRequest]) -> None:
+        for request in requests:
+            request.draw(self._law)
+            self._law.probs[:] = 7.0  # its arrays are its own, and reused
+
+
+@pytest.mark.parametrize(
+    ("ids", "probs", "message"),
+    [
+        ([1, 2], [2.0, 2.0], "sum to 4.0"),
+        ([1, 2], [0.3, 0.3], "sum to 0.6"),
+        ([1, 2], [1.5, -0.5], "below 0"),
+        ([1, 2], [float("nan"), 1.0], "sum to nan"),
+        ([2, 1], [0.5, 0.5], "ascend"),
+        ([1, 1], [0.5, 0.5], "ascend"),
+        ([-1, 1], [0.5, 0.5], "ascend"),
+        ([1, N_VOCAB], [0.5, 0.5], "vocabulary"),
+        ([1, 2], [1.0], "shapes"),
+        ([], [], "shapes"),
+    ],
+)
+def test_what_is_no_distribution_is_not_drawn_from(ids: list[int], probs: list[float], message: str) -> None:
+    """It would be drawn from one law and accepted by another."""
+    with pytest.raises(ValueError, match=message):
+        asked(Given(ids, probs), [0])
+
+
+def test_what_was_drawn_from_stays_on_record() -> None:
+    (made,) = asked(Given([1, 3], [0.25, 0.75]), [0], limit=1)
+    assert made.draft_probs is not None
+    assert made.draft_probs.probs.tolist() == [0.25, 0.75]
+
+
+def test_ids_that_are_none_are_not_proposed() -> None:
+    class Wild(GrammarDraft):
+        def propose(self, requests: Sequence[DraftRequest]) -> None:
+            requests[0].propose([1, N_VOCAB])
+
+    with pytest.raises(ValueError, match=f"token {N_VOCAB} is not in the vocabulary"):
+        asked(Wild(), [0])
+
+
+def test_a_prefix_it_cannot_read_gets_no_proposal_and_others_theirs() -> None:
+    small = TableModel(random_rows(4, seed=4), n_vocab=4)
+    unread, read = proposals(ModelDraft(small, n_vocab=N_VOCAB), [[0, 5], [0, 1]], n_vocab=N_VOCAB)
+    assert not unread
+    assert read

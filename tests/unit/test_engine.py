@@ -385,6 +385,33 @@ def test_a_draft_that_draws_too_much_is_left_out(caplog: pytest.LogCaptureFixtur
     assert "no room for" in caplog.text
 
 
+def test_a_draft_may_fail_in_any_way(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(ModelDraft):
+        def propose(self, requests: Sequence[DraftRequest]) -> None:
+            raise KeyError(len(requests))
+
+    (stream,) = run(Core(model(), vocab(), [Broken(model(), n_vocab=N_VOCAB)]), request())
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert "KeyError(1)" in caplog.text
+
+
+def test_a_draft_that_nobody_could_choose_is_refused() -> None:
+    class Unknown(ModelDraft):
+        @property
+        def name(self) -> str:
+            return "magic"
+
+    with pytest.raises(ConfigError, match="named 'magic'"):
+        Core(model(), vocab(), [Unknown(model(), n_vocab=N_VOCAB)])
+
+
+def test_a_bias_that_leaves_no_token_says_so() -> None:
+    nothing = SamplingOptions(logit_bias=dict.fromkeys(range(N_VOCAB), -math.inf))
+    (stream,) = run(Core(model(), vocab()), Request((0,), sampling=nothing))
+    with pytest.raises(EngineError, match="hint: logit_bias"):
+        tokens(stream)
+
+
 def test_what_a_failing_draft_has_drawn_stays() -> None:
     """To drop it would be to choose by what was drawn, where that is what made the draft fail."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from agentspec import samplers
 from agentspec.config import SamplingOptions
+from agentspec.errors import ConfigError
 from agentspec.law import point_mass, probabilities, probability_of
 from agentspec.types import FloatArray, IdArray, Legal, LogitsArray
 
@@ -174,7 +175,7 @@ def test_probability_of_unlisted_tokens_is_zero() -> None:
 
 def test_a_bias_moves_its_tokens_and_no_others() -> None:
     logits = np.array([1, 2, 3, 4], dtype=np.float32)
-    bias = {0: 4.0, 3: -math.inf, 9: 50.0, 10**30: 50.0}
+    bias = {0: 4.0, 3: -math.inf, 9: 50.0, 2**31 - 1: 50.0}
     law = probabilities(logits, None, SamplingOptions(temperature=1, logit_bias=bias), [])
     weights = np.exp([5.0, 2.0, 3.0])
     assert law.probs.tolist() == pytest.approx([*(weights / weights.sum()), 0.0])
@@ -191,9 +192,16 @@ def test_a_row_whose_legal_tokens_are_all_ruled_out_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{"logit_bias": {0: 1e300}}, {"repeat_penalty": 1e-300}], ids=str)
-def test_scores_beyond_float32_are_refused(options: dict[str, object]) -> None:
+def test_settings_beyond_float32_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        SamplingOptions.parse(options)
+
+
+def test_scores_beyond_float32_are_refused() -> None:
+    """The sum of two that are not."""
+    row = np.full(3, 3.4e38, dtype=np.float32)
     with pytest.raises(ValueError, match="0, after logit bias and penalties, has inf"):
-        probabilities(np.ones(3, dtype=np.float32), None, SamplingOptions.parse(options), [0])
+        probabilities(row, None, SamplingOptions(repeat_penalty=0.5), [0])
 
 
 @pytest.mark.parametrize(

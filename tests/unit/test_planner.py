@@ -36,7 +36,7 @@ class Recorder:
 def compose(drafts: Sequence[Draft], *, limit: int = 10, **options: object) -> BlockPlan:
     plan = BlockPlan(
         slot=0,
-        block=Block([1], None, frozenset(), limit=limit, draw=lambda law, _: int(law.ids[0])),
+        block=Block([1], None, frozenset(), n_vocab=9, limit=limit, draw=lambda law, _: int(law.ids[0])),
         sampling=SamplingOptions(),
         draft=DraftOptions.parse(options),
         trace=Trace(law="off"),

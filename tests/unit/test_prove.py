@@ -14,11 +14,11 @@ import pytest
 
 from agentspec.cli import main as cli
 from agentspec.config import ProofOptions
-from agentspec.drafts.base import Draft
+from agentspec.drafts.base import Draft, DraftRequest
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.request import Request
-from agentspec.errors import ConfigError, EngineError
+from agentspec.errors import ConfigError, DecodeError, EngineError
 from agentspec.proof.contexts import PROMPTS
 from agentspec.proof.prove import Pair, Proof, prove
 from agentspec.proof.rules import BrokenRule, TargetOnlyRule, broken, target_only
@@ -119,6 +119,24 @@ def test_a_reply_that_goes_on_after_the_others_end_is_a_mismatch(proof: Proof) -
 
 
 # ------------------------------------------------------------------------------- what it is based on
+
+
+def test_a_draft_that_fails_is_an_error() -> None:
+    """It would be left out from then on, and the rest would pass for a proof."""
+
+    class Fails(ModelDraft):
+        asked = 0
+
+        def propose(self, requests: Sequence[DraftRequest]) -> None:
+            self.asked += 1
+            if self.asked > 1:
+                raise DecodeError("no more")
+            super().propose(requests)
+
+    pair = toy_pair()
+    drafts = [pair.drafts[0], Fails(table(2), n_vocab=N)]
+    with pytest.raises(EngineError, match="model draft failed"):
+        prove(Pair(pair.target, VOCAB, drafts, pair.requests), QUICK, report=silent)
 
 
 def test_a_draft_that_proposes_nothing_is_an_error() -> None:
@@ -224,7 +242,9 @@ def test_an_exact_pair_exits_with_0_and_prints_its_numbers(
     assert run("--json", str(tmp_path / "proof.json")) == 0
     printed = capsys.readouterr().out
     assert re.search(r"verdict +exact\n", printed)
-    assert re.search(r"power +a total variation of 0\.\d+ is found with a probability of 99 %", printed)
+    assert re.search(
+        r"power +a total variation of 0\.\d+ in every prompt is found with probability 0\.99", printed
+    )
     assert re.search(r"model +\d+% of [\d,]+ proposed tokens accepted", printed)
     found = json.loads((tmp_path / "proof.json").read_text(encoding="utf-8"))
     assert found["verdict"] == "exact"
@@ -235,8 +255,8 @@ def test_an_exact_pair_exits_with_0_and_prints_its_numbers(
     assert found["sources"]["model"]["accepted"] < found["sources"]["model"]["proposed"]
 
 
-def test_a_broken_rule_exits_with_1(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--break-rule", "--json", "-") == 1
+def test_a_broken_rule_exits_with_3(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--break-rule", "--json", "-") == 3
     captured = capsys.readouterr()
     found = json.loads(captured.out)  # and nothing else
     assert found["verdict"] == "not exact"
@@ -252,6 +272,15 @@ def test_the_broken_rule_is_no_option_for_users(run: Run, capsys: pytest.Capture
 def test_too_few_samples_are_an_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--samples", "10") == 1
     assert "option 'samples'" in capsys.readouterr().err
+
+
+def test_a_result_that_could_not_be_written_is_an_error_at_once(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run("--json", str(tmp_path / "nowhere" / "proof.json")) == 1
+    captured = capsys.readouterr().err
+    assert "proof.json cannot be written: No such file or directory" in captured
+    assert "replies" not in captured
 
 
 # ------------------------------------------------------------------------------------ what it continues
