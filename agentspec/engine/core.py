@@ -182,11 +182,13 @@ class Core:
         self._active.sort(key=lambda sequence: sequence.slot not in self._passed_over)
         entries: list[_Entry] = []
         loading: list[_Entry] = []
-        for sequence in self._active:
-            missing = sequence.tokens[len(self._target.tokens(sequence.slot)) :]
+        absent = [sequence.tokens[len(self._target.tokens(sequence.slot)) :] for sequence in self._active]
+        replying = any(len(missing) <= _LOAD_BESIDE for missing in absent)
+        for sequence, missing in zip(self._active, absent, strict=True):
             wanted = self._wanted(sequence)
             limit = min(wanted, budget - len(missing), rows - 1)
-            if limit >= min(wanted, least):
+            holds_up = replying and len(missing) > _LOAD_BESIDE
+            if limit >= min(wanted, least) and not holds_up:
                 entries.append(_Entry(sequence, missing, self._block(sequence, limit)))
                 budget -= len(missing) + limit
                 rows -= limit + 1
@@ -224,6 +226,8 @@ class Core:
         """Most tokens that the sequence's block may have."""
         if not self._target.can_rewind:
             return 0  # a rejected token could not be taken back
+        if not self._planner.drafts_for(sequence.request.draft):
+            return 0  # room kept for a block would keep other sequences out of the pass
         return min(sequence.request.draft.max_block, sequence.max_reply - sequence.n_reply - 1)
 
     def _compose(self, entries: Sequence[_Entry]) -> None:

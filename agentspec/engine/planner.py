@@ -51,6 +51,10 @@ class Planner:
                 if draft in sources:
                     grown |= self._ask(draft, plans, sources)
 
+    def drafts_for(self, options: DraftOptions) -> bool:
+        """Whether any source may propose anything under these options."""
+        return any(draft.name in options.sources for draft in self._drafts)
+
     def release(self, slot: int) -> None:
         for draft in self._drafts:
             draft.release(slot)

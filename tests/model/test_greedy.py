@@ -45,7 +45,8 @@ class Pair:
 
     def replies(self, sources: tuple[str, ...]) -> dict[str, Reply]:
         requests = [self.requests.make(prompt, sources=sources) for prompt in PROMPTS]
-        return dict(zip(PROMPTS, run_all(self.core, requests), strict=True))
+        first = run_all(self.core, requests[:1])  # alone: the others share the prompt that it leaves
+        return dict(zip(PROMPTS, first + run_all(self.core, requests[1:]), strict=True))
 
     def assert_near_tie(self, prompt: str, plain: Reply, drafted: Reply) -> None:
         """Fails unless the first difference is between tokens whose order the pass's size decides."""

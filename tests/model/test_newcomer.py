@@ -117,8 +117,10 @@ def test_gpu_layers_on_a_cpu_build(small_model: Path) -> None:
 def test_ctrl_c_in_a_stream_and_a_next_call_that_works(small_model: Path) -> None:
     """A real signal, while the main thread waits for tokens."""
     script = f"""
+        import signal
         from agentspec import ChatAgentSpec
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
         model = ChatAgentSpec(model={str(small_model)!r}, n_ctx=4096, max_tokens=3000, seed=1)
         print("loaded", model.invoke("Hello", max_tokens=2).text, flush=True)
         try:

@@ -7,6 +7,7 @@ import gc
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -238,6 +239,15 @@ def test_more_sequences_than_rows_take_turns() -> None:
     streams = run(Core(target, vocab(), [draft]), *(request(prompt) for prompt in prompts))
     for prompt, stream in zip(prompts, streams, strict=True):
         assert tokens(stream) == greedy(model(), prompt, 8)
+
+
+@pytest.mark.parametrize("drafts", [[], [GrammarDraft()]])
+def test_without_drafts_every_sequence_has_its_token_in_every_pass(drafts: list[Draft]) -> None:
+    """Also where drafts are there and the requests do not want them: no room is kept for blocks."""
+    target = model(n_ctx=512, n_batch=16, n_outputs=16, n_slots=8)
+    requests = [replace(request((start % 5,)), draft=DraftOptions(sources=())) for start in range(8)]
+    run(Core(target, vocab(), drafts), *requests)
+    assert target.passes == 8
 
 
 def test_a_long_prompt_does_not_hold_up_a_running_reply() -> None:
