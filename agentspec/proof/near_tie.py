@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from agentspec.prefix import take_prefix
 from agentspec.types import LogitsArray, Session, Span
 
-__all__ = ["MOST_MOVED", "SHAPES", "Difference", "first_difference", "measure"]
+__all__ = ["MOST_MOVED", "PROMPT_SHAPES", "SHAPES", "Difference", "first_difference", "measure"]
 
-SHAPES = (1, 2, 4, 8, 16, 128)
-"""Tokens a pass of the reply. The last is for passes that many sequences share: on a CPU, llama.cpp computes
-the attention of 64 tokens and more by another kernel."""
+SHAPES = (1, 2, 4, 8, 16, 128, 3, 6, 12, 24, 32, 64)
+"""Tokens a pass of the reply, those that differ most first. The largest are for passes that many sequences
+share: on a CPU, llama.cpp computes the attention of 64 tokens and more by another kernel."""
 
-_PROMPT_SHAPES = (32, 512)  # tokens a pass of the prompt: on both sides of that border
+PROMPT_SHAPES = (32, 512, 16, 48, 64, 128, 256)
+"""Tokens a pass of the prompt: on both sides of that border."""
 
 MOST_MOVED = 1.0
 """Most that the size of the passes may move the gap between two logits, else something is wrong with them."""
@@ -108,7 +109,7 @@ def _rows(session: Session, slot: int, prompt: list[int], reply: list[int]) -> I
         start = max(0, len(tokens) - size * math.ceil((len(reply) + 1) / size))
         held = take_prefix(session, slot, tokens[: start + 1])
         yield _decode(session, slot, [*_chunks(tokens[held:start], most), *_chunks(tokens[start:], size)])
-    for shape in _PROMPT_SHAPES:
+    for shape in PROMPT_SHAPES:
         session.truncate(slot, 0)
         row = _decode(session, slot, _chunks(prompt, min(shape, most)))
         if not reply:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentspec.proof.near_tie import MOST_MOVED, SHAPES, Difference, first_difference, measure
+from agentspec.proof.near_tie import MOST_MOVED, PROMPT_SHAPES, SHAPES, Difference, first_difference, measure
 from agentspec.testing import TableModel
 from agentspec.types import LogitsArray, Span
 
@@ -82,9 +82,12 @@ def test_the_prompts_kv_is_reused_and_then_made_anew() -> None:
     session.sizes.clear()
     assert not difference(session).near_tie
     ones, twos, fours = [1, 1, 1, 1], [2, 2], [4]  # the prompt's last token and the reply
+    threes, six = [3, 3], [6]
     whole = [8]  # prompt and reply: the larger shapes hold more than there is
     anew = [5, 1, 1, 1, 3]  # the prompt, then the reply one by one and at once
-    assert session.sizes == ones + twos + fours + 3 * whole + 2 * anew
+    reply = ones + twos + fours + 3 * whole + threes + six + 4 * whole
+    assert session.sizes[: len(reply)] == reply
+    assert session.sizes[len(reply) :] == len(PROMPT_SHAPES) * anew
 
 
 def test_a_long_reply_comes_in_passes_of_each_size() -> None:
@@ -94,8 +97,9 @@ def test_a_long_reply_comes_in_passes_of_each_size() -> None:
     expected = [199]  # the prompt but for its last token, once
     for shape in SHAPES:
         expected += [shape] * math.ceil(151 / shape)  # the prompt's last token and the reply, at least
-    for passes in ([32] * 6 + [8], [200]):  # the prompt
-        expected += passes + [1] * 150 + [8] * 18 + [6]
+    for shape in PROMPT_SHAPES:
+        whole, rest = divmod(200, shape)
+        expected += [shape] * whole + [rest] * (rest > 0) + [1] * 150 + [8] * 18 + [6]
     assert session.sizes == expected
 
 
