@@ -23,7 +23,7 @@ __all__ = ["Draft", "DraftRequest"]
 
 
 class DraftRequest(Protocol):
-    """One sequence that may get proposals. Made by the engine; `agentspec.testing` has one for tests."""
+    """One sequence that may get proposals. Made by the engine, or `agentspec.testing.proposals`."""
 
     @property
     def slot(self) -> int:

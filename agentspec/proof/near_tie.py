@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from agentspec.prefix import take_prefix
 from agentspec.types import LogitsArray, Session, Span
 
-__all__ = ["MOST_MOVED", "PROMPT_SHAPES", "SHAPES", "Difference", "first_difference", "measure"]
+__all__ = [
+    "COMPANIES",
+    "COMPANY_SHAPES",
+    "MOST_MOVED",
+    "PROMPT_SHAPES",
+    "SHAPES",
+    "Difference",
+    "first_difference",
+    "measure",
+]
 
 SHAPES = (1, 2, 4, 8, 16, 128, 3, 6, 12, 24, 32, 64)
 """Tokens a pass of the reply, those that differ most first. The largest are for passes that many sequences
@@ -26,6 +35,11 @@ share: on a CPU, llama.cpp computes the attention of 64 tokens and more by anoth
 
 PROMPT_SHAPES = (32, 512, 16, 48, 64, 128, 256)
 """Tokens a pass of the prompt: on both sides of that border."""
+
+COMPANIES = (3, 11)
+COMPANY_SHAPES = (1, 6, 26)
+"""How many other sequences share the passes, and how many tokens of each are in one: their tokens lie between
+those of the reply in the KV cache, and the attention's sums come out in another order."""
 
 MOST_MOVED = 1.0
 """Most that the size of the passes may move the gap between two logits, else something is wrong with them."""
@@ -83,8 +97,8 @@ def measure(
             greedy replies; for draws by the Gumbel-max trick at a temperature T, T times the difference of
             their noise (the left token's less the right token's), since the token with the largest
             logit / T + noise is drawn. Likewise logit biases and penalties.
-    slot:   its contents are replaced. The prompt's KV is first reused where any slot has it, so that most
-            proofs cost little more than decoding the reply a few times.
+    slot:   its contents are replaced, and later those of the others. The prompt's KV is first reused where
+            any slot has it, so that most proofs cost little more than decoding the reply a few times.
 
     Rows are computed until they prove a near-tie, or there are no more sizes to try.
     Raises DecodeError where the session has no room.
@@ -109,6 +123,7 @@ def _rows(session: Session, slot: int, prompt: list[int], reply: list[int]) -> I
         start = max(0, len(tokens) - size * math.ceil((len(reply) + 1) / size))
         held = take_prefix(session, slot, tokens[: start + 1])
         yield _decode(session, slot, [*_chunks(tokens[held:start], most), *_chunks(tokens[start:], size)])
+    yield from _rows_in_company(session, slot, prompt, reply)
     for shape in PROMPT_SHAPES:
         session.truncate(slot, 0)
         row = _decode(session, slot, _chunks(prompt, min(shape, most)))
@@ -120,13 +135,34 @@ def _rows(session: Session, slot: int, prompt: list[int], reply: list[int]) -> I
             yield _decode(session, slot, _chunks(reply, size))
 
 
+def _rows_in_company(
+    session: Session, slot: int, prompt: list[int], reply: list[int]
+) -> Iterator[LogitsArray]:
+    """The row, computed while others go on from the same prompt, as many as the session has room for."""
+    free = min(session.n_slots, session.n_ctx // (len(prompt) + len(reply))) - 1
+    others = [other for other in range(session.n_slots) if other != slot]
+    for count in sorted({min(company, free) for company in COMPANIES if free > 0}):
+        for shape in COMPANY_SHAPES:
+            for other in others:
+                session.truncate(other, 0)
+            held = take_prefix(session, slot, prompt)
+            for tokens in _chunks(prompt[held:-1], session.n_batch):
+                session.decode([Span(slot, tokens, ())])
+            for other in others[:count]:
+                session.copy_prefix(slot, other, len(prompt) - 1)
+            passes = _chunks([prompt[-1], *reply], min(shape, session.n_batch // (count + 1)))
+            yield _decode(session, slot, passes, company=others[:count])
+
+
 def _chunks(tokens: list[int], size: int) -> list[list[int]]:
     return [tokens[at : at + size] for at in range(0, len(tokens), size)]
 
 
-def _decode(session: Session, slot: int, passes: list[list[int]]) -> LogitsArray:
-    """Appends the tokens, one list a pass, and returns the row after the last."""
-    for tokens in passes[:-1]:
-        session.decode([Span(slot, tokens, ())])
-    (row,) = session.decode([Span(slot, passes[-1], (len(passes[-1]) - 1,))])
+def _decode(session: Session, slot: int, passes: list[list[int]], company: Sequence[int] = ()) -> LogitsArray:
+    """Appends the tokens, one list a pass, to the slot and to its company; returns the slot's last row."""
+    *rest, last = passes
+    for tokens in rest:
+        session.decode([Span(one, tokens, ()) for one in (*company, slot)])
+    beside = [Span(other, last, ()) for other in company]
+    (row,) = session.decode([*beside, Span(slot, last, (len(last) - 1,))])
     return row

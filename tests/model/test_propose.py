@@ -8,20 +8,18 @@ from the plain one it must be a near-tie, as in `test_greedy.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agentspec import ChatAgentSpec
 from agentspec.chat import formats
-from agentspec.chat.template import ChatTemplate, template_source
-from agentspec.engine.request import Request
+from agentspec.chat.template import template_source
 from agentspec.grammar.reply import follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.llama import Model
 from agentspec.trace import SourceCount
-from agentspec.types import AssistantTurn, Json, SystemTurn, ToolTurn, Turn, UserTurn
+from agentspec.types import AssistantTurn, Json, Matcher, SystemTurn, ToolTurn, Turn, UserTurn
 from tests.exactness.laws import generate
 from tests.model.test_greedy import Pair
 from tests.model.toolset import SYSTEM, TOOLS, Reply, Requests
@@ -41,35 +39,16 @@ class Conversations(Requests):
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
-        source = template_source(model.chat_template)
-        wire_format = formats.detect(source)
-        self._chat = ChatTemplate(source, wire_format=wire_format)
+        wire_format = formats.detect(template_source(model.chat_template))
         grammar = follow_reply(
             GrammarTokenizer(model.vocab), wire_format, TOOLS, "auto", end=model.vocab.eot_id, parallel=False
         )
         assert grammar is not None
         self._follow = grammar
 
-    def make(
-        self,
-        prompt: str,
-        *,
-        sources: tuple[str, ...],
-        temperature: float = 0.0,
-        seed: int = 0,
-        max_tokens: int = 96,
-        verifier: str = "block",
-    ) -> Request:
-        request = super().make(
-            prompt,
-            sources=sources,
-            temperature=temperature,
-            seed=seed,
-            max_tokens=max_tokens,
-            verifier=verifier,
-        )
+    def turns(self, prompt: str) -> list[Turn]:
         pounds: Mapping[str, Json] = {"amount": 3, "from": "GBP", "to": "NOK"}
-        turns: list[Turn] = [
+        return [
             SystemTurn(SYSTEM),
             UserTurn("What's the weather in Rome?"),
             AssistantTurn("", (("call_1", "get_weather", {"city": "Rome"}),)),
@@ -79,13 +58,9 @@ class Conversations(Requests):
             ToolTurn("39.5", "call_2", "convert_currency"),
             UserTurn(prompt),
         ]
-        text = self._chat.render(turns, TOOLS)
-        return replace(
-            request,
-            prompt=tuple(self.vocab.tokenize(text.encode(), special=True)),
-            matcher=self._follow.start() if sources else None,
-            law="propose" if sources else "off",
-        )
+
+    def law(self, sources: tuple[str, ...]) -> tuple[str, Matcher | None]:
+        return ("propose", self._follow.start()) if sources else ("off", None)
 
 
 @pytest.fixture(scope="module")

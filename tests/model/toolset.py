@@ -16,7 +16,7 @@ from agentspec.engine.stream import Channel, Stream
 from agentspec.grammar.reply import compile_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.llama import Model
-from agentspec.types import BoundTool, SystemTurn, UserTurn
+from agentspec.types import BoundTool, Matcher, SystemTurn, Turn, UserTurn
 
 _DATA = json.loads(Path(__file__).with_name("tool_prompts.json").read_text(encoding="utf-8"))
 
@@ -47,6 +47,15 @@ class Requests:
             GrammarTokenizer(model.vocab), self._format, TOOLS, "required", parallel=False
         )
 
+    def turns(self, prompt: str) -> list[Turn]:
+        """The conversation that the prompt ends."""
+        return [SystemTurn(SYSTEM), UserTurn(prompt)]
+
+    def law(self, sources: tuple[str, ...]) -> tuple[str, Matcher | None]:  # noqa: ARG002 - for others to use
+        """The law of the reply, and its grammar."""
+        assert self._grammar is not None
+        return "enforce:canonical", self._grammar.start()
+
     def make(
         self,
         prompt: str,
@@ -57,12 +66,12 @@ class Requests:
         max_tokens: int = 128,
         verifier: str = "block",
     ) -> Request:
-        text = self._template.render([SystemTurn(SYSTEM), UserTurn(prompt)], TOOLS)
-        assert self._grammar is not None
+        text = self._template.render(self.turns(prompt), TOOLS)
+        law, matcher = self.law(sources)
         return Request(
             prompt=tuple(self.vocab.tokenize(text.encode(), special=True)),
-            matcher=self._grammar.start(),
-            law="enforce:canonical",
+            matcher=matcher,
+            law=law,
             sampling=SamplingOptions(temperature=temperature),
             generation=GenerationOptions(max_tokens=max_tokens, seed=seed),
             draft=DraftOptions.parse({"sources": sources, "verifier": verifier}),

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentspec.proof.near_tie import MOST_MOVED, PROMPT_SHAPES, SHAPES, Difference, first_difference, measure
+from agentspec.proof.near_tie import (
+    MOST_MOVED,
+    PROMPT_SHAPES,
+    SHAPES,
+    Difference,
+    first_difference,
+    measure,
+)
 from agentspec.testing import TableModel
 from agentspec.types import LogitsArray, Span
 
@@ -87,7 +94,8 @@ def test_the_prompts_kv_is_reused_and_then_made_anew() -> None:
     anew = [5, 1, 1, 1, 3]  # the prompt, then the reply one by one and at once
     reply = ones + twos + fours + 3 * whole + threes + six + 4 * whole
     assert session.sizes[: len(reply)] == reply
-    assert session.sizes[len(reply) :] == len(PROMPT_SHAPES) * anew
+    company = [2, 2, 2, 2, 8, 8]  # one other sequence, which the session has a slot for
+    assert session.sizes[len(reply) :] == company + len(PROMPT_SHAPES) * anew
 
 
 def test_a_long_reply_comes_in_passes_of_each_size() -> None:
@@ -106,6 +114,20 @@ def test_a_long_reply_comes_in_passes_of_each_size() -> None:
 def test_the_prompts_passes_may_make_the_difference() -> None:
     session = Shaky(0.1, {18: 0.3})  # what is left of the prompt after passes of 32
     assert measure(session, [0, 1] * 105, [], LEFT, RIGHT).near_tie
+
+
+def test_company_may_make_the_difference() -> None:
+    """Two sequences of 13 tokens a pass: no other way of computing the row has such a pass."""
+    session = Shaky(0.1, {26: 0.3})
+    session.decode([Span(1, [2] * 9, ())])  # what other slots hold makes room
+    assert measure(session, [0, 1] * 50, [2] * 12, LEFT, RIGHT).near_tie
+
+
+def test_a_session_without_room_for_company_has_none() -> None:
+    session = Shaky(0.1, {})
+    prompt = [0, 1] * 150
+    assert not measure(session, prompt, REPLY, LEFT, RIGHT).near_tie
+    assert session.sizes.count(2) == 2  # the pairs of SHAPES, and no two sequences of one token
 
 
 def test_no_more_rows_are_computed_than_a_proof_needs() -> None:
