@@ -18,13 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from agentspec.errors import ConfigError
 
 __all__ = [
+    "BUILT_IN_SOURCES",
     "DEFAULT_DRAFT",
     "DEFAULT_MODEL",
     "ContextOptions",
     "DraftOptions",
-    "DraftSource",
     "GenerationOptions",
     "LawOptions",
+    "LoraOptions",
     "Options",
     "ProofOptions",
     "RuntimeOptions",
@@ -37,7 +38,8 @@ __all__ = [
 DEFAULT_MODEL = "qwen2.5-coder-1.5b-instruct"
 DEFAULT_DRAFT = "qwen2.5-coder-0.5b-instruct"
 
-DraftSource = Literal["grammar", "model"]
+BUILT_IN_SOURCES = ("grammar", "lookup", "history", "model")
+"""The draft sources that come with the package, as they are named in options."""
 
 KvType = Literal["f16", "bf16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"]
 
@@ -78,6 +80,20 @@ class Options(BaseModel):
         return ""
 
 
+class LoraOptions(Options):
+    """A LoRA adapter. A path alone stands for one at scale 1."""
+
+    path: str = Field(description="A GGUF with an adapter for the model.")
+    scale: float = Field(
+        1.0, ge=-100.0, le=100.0, description="Factor of what it adds to the weights; 0 adds nothing."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, value: object) -> object:
+        return {"path": os.fspath(value)} if isinstance(value, (str, Path)) else value
+
+
 class RuntimeOptions(Options):
     """How llama.cpp runs one model. Target and draft each have their own."""
 
@@ -100,6 +116,10 @@ class RuntimeOptions(Options):
         None, ge=1, description="CPU threads; None for the CPUs this process may use."
     )
     n_batch: int = Field(512, ge=8, description="Tokens that one decode can take.")
+    lora: tuple[LoraOptions, ...] = Field(
+        (),
+        description="LoRA adapters of the model: paths of GGUF files, or {'path': ..., 'scale': ...}.",
+    )
     use_extra_bufts: bool | Literal["auto"] = Field(
         "auto",
         description="CPU weight repacking (AMX and others); 'auto' probes once whether this build "
@@ -193,13 +213,18 @@ class LawOptions(Options):
 class DraftOptions(Options):
     """What proposes tokens, and how many."""
 
-    sources: tuple[DraftSource, ...] = Field(
-        ("grammar", "model"),
+    sources: tuple[str, ...] = Field(
+        BUILT_IN_SOURCES,
         description="The draft sources to use, of those available; () decodes one token a pass.",
     )
-    max_block: int = Field(24, ge=1, le=256, description="Tokens that one target pass may verify.")
+    max_block: int = Field(24, ge=1, le=256, description="Most tokens that one target pass may verify.")
     max_model_tokens: int = Field(
-        4, ge=1, le=64, description="Tokens of one block that the draft model may propose."
+        12, ge=1, le=64, description="Most tokens of one block that the draft model may propose."
+    )
+    agent: str = Field(
+        "",
+        description="Keeps what is learned from earlier replies apart: agents that share tools but not "
+        "habits, or must not see each other's text, get names of their own.",
     )
     verifier: Literal["block", "token_wise", "seed_invariant"] = Field(
         "block",

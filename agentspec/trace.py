@@ -37,7 +37,8 @@ class Trace:
     prefill_computed:  prompt tokens decoded for this reply
     prefill_reused:    prompt tokens whose KV was there already
     seconds:           wall time by phase: "queue", "prefill", "draft", "target", "verify"; of passes shared
-                       with other replies, the whole pass
+                       with other replies, the whole pass. "prefill_decode", "target_decode", "draft_decode"
+                       are the parts of these spent in the models' runtime
     draft_failures:    draft sources that failed and were left out, by source
     """
 

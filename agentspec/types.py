@@ -218,6 +218,11 @@ class Session(Protocol):
         """
         ...
 
+    @property
+    def decode_seconds(self) -> float:
+        """Seconds spent in the runtime's own decode calls so far."""
+        ...
+
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
         """Appends the spans in one pass and returns the rows asked for, in order, as copies.
 

@@ -2,8 +2,8 @@
 
     make demo                                       (or python -m examples.demo --rounds 1)
 
-Prints the agent's steps, a table that compares decoding without drafts, with the grammar draft and with
-grammar and model drafts, and as its last line one JSON object with the figures.
+Prints the agent's steps, a table that compares decoding without drafts, with the grammar draft, with grammar
+and model drafts, and with all sources, and as its last line one JSON object with the figures.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ CONFIGS: dict[str, tuple[str, ...]] = {
     "none": (),
     "grammar": ("grammar",),
     "grammar+model": ("grammar", "model"),
+    "all": ("grammar", "lookup", "history", "model"),
 }
 
 console = Console(highlight=False)
@@ -46,8 +47,8 @@ def replay(model: ChatAgentSpec, turns: Sequence[list[AnyMessage]], rounds: int)
     # what LangChain's agent binds: the answer is one more tool, and every reply is a call
     bound = model.bind_tools([*agent.TOOLS, agent.Answer], tool_choice="any")
 
-    def answer(messages: list[AnyMessage], sources: tuple[str, ...]) -> Outcome:
-        reply = bound.invoke(messages, draft_sources=sources)
+    def answer(messages: list[AnyMessage], sources: tuple[str, ...], name: str) -> Outcome:
+        reply = bound.invoke(messages, draft_sources=sources, agent=name)
         text = json.dumps([reply.text, [(call["name"], call["args"]) for call in reply.tool_calls]])
         return Outcome(text, reply.response_metadata["agentspec"])
 

@@ -92,11 +92,12 @@ class Figures:
 class Replay(Generic[Turn]):
     """Replays turns under configurations.
 
-    answer(turn, sources) makes one reply with those draft sources.
+    answer(turn, sources, agent) makes one reply with those draft sources. Each configuration and round is an
+    agent of its own, or a history draft would hold the very reply that is being drafted.
     """
 
     def __init__(
-        self, answer: Callable[[Turn, tuple[str, ...]], Outcome], configs: Mapping[str, tuple[str, ...]]
+        self, answer: Callable[[Turn, tuple[str, ...], str], Outcome], configs: Mapping[str, tuple[str, ...]]
     ) -> None:
         self._answer = answer
         self._configs = dict(configs)
@@ -107,13 +108,13 @@ class Replay(Generic[Turn]):
         """The figures of each configuration. `progress` is called after every reply, warm-up included."""
         figures = {name: Figures(seconds=[[] for _ in turns]) for name in self._configs}
         for index, turn in enumerate(turns):
-            for sources in self._configs.values():  # fills the caches that a configuration uses
-                self._answer(turn, sources)
+            for name, sources in self._configs.items():  # fills the caches that a configuration uses
+                self._answer(turn, sources, f"{name}, warm-up")
                 progress()
             for number in range(rounds):
                 for name, sources in self._configs.items():
                     started = time.perf_counter()
-                    outcome = self._answer(turn, sources)
+                    outcome = self._answer(turn, sources, f"{name}, round {number}")
                     figures[name].seconds[index].append(time.perf_counter() - started)
                     if number == 0:
                         figures[name].count(outcome)

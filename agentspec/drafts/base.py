@@ -1,12 +1,14 @@
-"""What a draft source is, and what it is given.
+"""What a draft source is, what it is asked and what it answers.
 
 A draft proposes tokens; the target verifies them. Whatever a draft does, the output keeps the target's law
-if one promise is kept: whether, what and how much is proposed depends on the prefix and on the draft's own
-distributions *before* it draws, never on the value of a token it has drawn. To draw a token, find it
+if one promise is kept: whether, what and how much is proposed depends on the past and on the draft's own
+distributions *before* a token is drawn from them, never on the value that was drawn. To draw a token, find it
 unlikely and leave it out, say, would condition the proposal on a law that is not the recorded one.
 
-The promise is kept by construction: a draft has no chance of its own. It draws through its request, which
-proposes what was drawn in the same call, and nothing takes a proposed token back.
+The promise is kept by construction: a draft has no chance of its own and draws nothing. It answers with an
+`Offer`, a run of tokens it is certain of or a distribution, and the engine, if it takes the distribution,
+draws from it into the block in one step. So a source may look at whatever it likes, learn from whatever has
+happened, be slow, be wrong or fail: it cannot bias a reply.
 
 This module must not know the engine, nor any particular source.
 """
@@ -14,16 +16,35 @@ This module must not know the engine, nor any particular source.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from agentspec.config import SamplingOptions
+from agentspec.places import Place
 from agentspec.types import Distribution, Matcher
 
-__all__ = ["Draft", "DraftRequest"]
+__all__ = ["Draft", "DraftRequest", "EndedReply", "Offer"]
+
+
+class Offer(NamedTuple):
+    """What a source would put next into one block: a run of tokens, or the law of one token.
+
+    tokens:      proposed with certainty, in this order; the engine may take only the first few, and leaves
+                 out an illegal one with all after it
+    confidence:  of each token, how likely the source thinks it is to be right if those before it are; shape
+                 of `tokens`, each in (0, 1]. The engine learns what a source's confidence is worth, so it
+                 need not be calibrated; it must tell better proposals from worse.
+    draft_probs: in place of a run, the distribution that one token is to be drawn from: the law that the
+                 source believes the target to have, masked to what is legal where it can be
+    """
+
+    tokens: Sequence[int] = ()
+    confidence: Sequence[float] = ()
+    draft_probs: Distribution | None = None
 
 
 class DraftRequest(Protocol):
-    """One sequence that may get proposals. Made by the engine, or `agentspec.testing.proposals`."""
+    """One sequence that wants proposals, at the end of its block so far. For reading only."""
 
     @property
     def slot(self) -> int:
@@ -32,7 +53,17 @@ class DraftRequest(Protocol):
 
     @property
     def prefix(self) -> Sequence[int]:
-        """Prompt, reply and the block so far, with what was proposed through this request."""
+        """Prompt, reply and the block so far. A live view: it grows with the block; do not change it."""
+        ...
+
+    @property
+    def n_prompt(self) -> int:
+        """How many tokens of the prefix are the prompt; the rest is the reply."""
+        ...
+
+    @property
+    def n_settled(self) -> int:
+        """How many tokens of the prefix are settled; the rest is proposed, and may yet be rejected."""
         ...
 
     @property
@@ -41,37 +72,51 @@ class DraftRequest(Protocol):
         ...
 
     @property
+    def place(self) -> Place:
+        """Where in its JSON the reply stands at the end of the prefix."""
+        ...
+
+    @property
     def sampling(self) -> SamplingOptions:
         """The settings of the target's law, for drafts that draw from a model of their own."""
         ...
 
     @property
-    def last(self) -> bool:
-        """True where no source that runs a model will extend this block: a guess costs little here."""
+    def tool_set(self) -> str:
+        """Names what the reply may call: equal for requests with the same tools; "" where there are none."""
+        ...
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What values are likely to be copied from: the last user and tool messages, the latest first."""
         ...
 
     @property
     def room(self) -> int:
-        """How many more tokens may be proposed: 0 also after one that nothing can follow."""
+        """How many more tokens the block takes, at least 1."""
         ...
 
-    def draw(self, distribution: Distribution) -> int:
-        """Draws a token, proposes it and returns it. The only way to draw.
 
-        Raises ValueError where there is no room, and for what is not a distribution.
-        """
-        ...
+@dataclass(frozen=True, slots=True)
+class EndedReply:
+    """A reply that is over, for sources that learn from earlier ones.
 
-    def propose(self, tokens: Sequence[int]) -> None:
-        """Proposes tokens with certainty (point masses), as many as there is room for.
+    tokens:   prompt and reply
+    complete: False for a reply that was cut, cancelled or failed
+    """
 
-        They must not have come from any chance. An illegal one is left out, with all after it.
-        """
-        ...
+    slot: int
+    tokens: Sequence[int]
+    n_prompt: int
+    tool_set: str
+    complete: bool
 
 
 class Draft(Protocol):
-    """A source of proposals."""
+    """A source of proposals: a subclass needs a name and `offer`.
+
+    `agentspec.testing.DraftContract` tests one.
+    """
 
     @property
     def name(self) -> str:
@@ -80,17 +125,35 @@ class Draft(Protocol):
 
     @property
     def cheap(self) -> bool:
-        """True if a proposal costs no model pass, so that its tokens need not be rationed."""
-        ...
+        """True where an answer costs no model pass. Others are asked only where that promises to pay."""
+        return True
 
-    def propose(self, requests: Sequence[DraftRequest]) -> None:
-        """Proposes what it can to each request; nothing where it has no idea.
+    def offer(self, requests: Sequence[DraftRequest]) -> Sequence[Offer | None]:
+        """An offer for each request, in order; None where the source has no idea.
 
-        Takes many sequences at once, because a model batches them. Where it raises, the blocks go on without
-        this source, with what it has proposed so far.
+        Takes many sequences at once, because a model batches them. Asked again once its offer, or another
+        source's, is in the block. Where it raises, the blocks go on without this source.
         """
         ...
 
-    def release(self, slot: int) -> None:
-        """The sequence in this slot has ended. What is kept for its prefix may be kept."""
-        ...
+    def missing(self, request: DraftRequest) -> int:  # noqa: ARG002 - for sources that run a model
+        """How many tokens the source must read before it can answer, the last one included: the size of its
+        model pass. 0 for a source that is cheap."""
+        return 0
+
+    def measure(self) -> Sequence[tuple[int, float]]:
+        """A few of the source's model passes, made before any reply: (tokens, seconds) of each."""
+        return ()
+
+    @property
+    def model_seconds(self) -> float:
+        """Seconds spent in model passes so far, within the model's runtime alone."""
+        return 0.0
+
+    def ended(self, reply: EndedReply) -> None:  # noqa: ARG002 - for sources that learn
+        """A reply is over. What is kept for its prefix may be kept: the conversation may go on."""
+        return None  # noqa: RET501 - without a body it would be abstract
+
+    def close(self) -> None:
+        """The engine is closing: what is to be kept across runs is to be saved now."""
+        return None  # noqa: RET501

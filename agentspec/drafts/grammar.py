@@ -1,44 +1,47 @@
-"""The grammar draft: tokens that the schema fixes.
+"""The grammar draft: tokens that the schema fixes, and the likelier branch where it leaves a choice.
 
-Forced tokens are proposed with certainty, and where each is the only legal one the target's law agrees with
-certainty. Past them it may add a guess: the canonical spelling of text that is fixed although its tokens
-are not. It must not know how a grammar is written, and it has no model.
+Forced tokens are certain, and where each is the only legal one the target's law agrees. Past them it
+guesses the canonical spelling of text that is fixed although its tokens are not, and at forks of few branches
+(a tool's name, an enum, a boolean, an optional key, the end of an array) the branch that the conversation
+speaks of. It must not know how a grammar is written, and it has no model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from agentspec.drafts.base import DraftRequest
+from agentspec.drafts.base import Draft, DraftRequest, Offer
+from agentspec.drafts.branches import likeliest_branch
 
 __all__ = ["GrammarDraft"]
 
+_FORCED = 0.99
+_GUESS = 0.93
+_LAST_GUESS = 0.78  # the last token of a guess may yet turn out to be a longer one
 
-class GrammarDraft:
-    """Proposes forced runs and, where nothing better can follow, canonical guesses."""
 
-    @property
-    def name(self) -> str:
-        return "grammar"
+class GrammarDraft(Draft):
+    """Offers forced runs, canonical guesses and branches.
 
-    @property
-    def cheap(self) -> bool:
-        return True
+    token_bytes: what a token spells; without it there are no branches
+    """
 
-    def propose(self, requests: Sequence[DraftRequest]) -> None:
-        for request in requests:
-            self._propose(request)
+    name = "grammar"
 
-    def release(self, slot: int) -> None:
-        """Keeps nothing per sequence."""
+    def __init__(self, token_bytes: Callable[[int], bytes] | None = None) -> None:
+        self._token_bytes = token_bytes
 
-    def _propose(self, request: DraftRequest) -> None:
+    def offer(self, requests: Sequence[DraftRequest]) -> list[Offer | None]:
+        return [self._offer(request) for request in requests]
+
+    def _offer(self, request: DraftRequest) -> Offer | None:
         matcher = request.matcher
         if matcher is None:
-            return
-        request.propose(matcher.forced())
-        matcher = request.matcher
-        if request.room and matcher is not None:
-            guess = matcher.guess()
-            # where another source may follow, it knows better what the text runs into
-            request.propose(guess if request.last else guess[:-1])
+            return None
+        if forced := matcher.forced():
+            return Offer(forced, [_FORCED] * len(forced))
+        if guess := matcher.guess():
+            return Offer(guess, [*[_GUESS] * (len(guess) - 1), _LAST_GUESS])
+        if self._token_bytes is None:
+            return None
+        return likeliest_branch(matcher, request.texts, self._token_bytes)

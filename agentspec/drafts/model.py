@@ -1,21 +1,27 @@
-"""The model draft: a small GGUF of the same vocabulary.
+"""The model draft: a small GGUF, of the target's vocabulary or of one that is mapped to it.
 
-Each token is drawn from the draft's own law, masked and tempered like the target's, and that law is
-recorded. The draft's KV cache catches up lazily: spans that others proposed, or that the target replaced,
-are decoded in the same batch as the next step, so forced runs cost it no step of their own.
+It offers the law of its next token, masked and tempered like the target's. Its KV cache catches up lazily:
+spans that others proposed, or that the target replaced, are decoded in the same batch as the next step, so
+forced runs cost it no step of their own. Prefixes are the draft's own tokens here, laws those of the target.
 
 It must not know the target's rows.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
+
 from agentspec.config import SamplingOptions
-from agentspec.drafts.base import DraftRequest
-from agentspec.errors import CacheError
-from agentspec.law import probabilities
+from agentspec.drafts.base import Draft, DraftRequest, Offer
+from agentspec.drafts.vocab_map import Reader, SameVocab, VocabMap
+from agentspec.errors import CacheError, DecodeError
+from agentspec.law import probabilities, probability_of
 from agentspec.prefix import common_prefix, take_prefix
+from agentspec.timing import measure
 from agentspec.types import Legal, LogitsArray, Session, Span
 
 __all__ = ["ModelDraft"]
@@ -23,71 +29,86 @@ __all__ = ["ModelDraft"]
 _WORTH_A_SEARCH = 32
 """Missing tokens from which on other slots are searched for the prefix."""
 
+_TOP_K = 64
+"""Most tokens that an offer lists: what is further down is not proposed, and lists are short."""
 
-class ModelDraft:
-    """Draws proposals from a draft model's session, many sequences a batch.
+_MEASURED = (1, 1, 4, 16)
+"""Sizes of the passes that are timed at the start; the first one also touches the memory."""
 
-    n_vocab:  the target's vocabulary size; ids beyond it are not proposed
-    sampling: the settings it draws with; None takes those of the target's law
+
+class ModelDraft(Draft):
+    """Offers the law of a draft model's next token, many sequences a pass.
+
+    n_vocab:   the target's vocabulary size
+    sampling:  the settings it draws with; None takes those of the target's law
+    vocab_map: between the target's ids and the draft's; None where they are the same
     """
 
-    def __init__(self, session: Session, *, n_vocab: int, sampling: SamplingOptions | None = None) -> None:
+    name = "model"
+    cheap = False
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        n_vocab: int,
+        sampling: SamplingOptions | None = None,
+        vocab_map: VocabMap | None = None,
+    ) -> None:
         self._session = session
-        self._n_ids = min(n_vocab, session.n_vocab)
         self._sampling = sampling
+        self._map = vocab_map or SameVocab(n_target=n_vocab, n_draft=session.n_vocab)
+        self._readers: defaultdict[int, Reader] = defaultdict(self._map.reader)  # by slot
 
     @property
-    def name(self) -> str:
-        return "model"
+    def model_seconds(self) -> float:
+        return self._session.decode_seconds
 
-    @property
-    def cheap(self) -> bool:
-        return False
-
-    def propose(self, requests: Sequence[DraftRequest]) -> None:
+    def offer(self, requests: Sequence[DraftRequest]) -> list[Offer | None]:
         """Raises DecodeError or CacheError when the draft model fails."""
-        busy = {request.slot for request in requests}
-        active = [request for request in requests if self._wants_more(request)]
-        while active:
-            rows = self._step(active, busy)
-            for request, row in zip(active, rows, strict=True):
-                self._draw(request, row)
-            active = [request for request in active if self._wants_more(request)]
+        able: dict[int, tuple[DraftRequest, list[int], Legal]] = {}
+        room = self._session.n_ctx
+        for index, request in enumerate(requests):
+            prefix, legal = self._read(request), _legal(request)
+            if self._can_answer(prefix, legal) and len(prefix) <= room:
+                able[index] = (request, prefix, self._map.known(legal))
+                room -= len(prefix)
+        rows = self._step([(request.slot, prefix) for request, prefix, _ in able.values()])
+        offers: list[Offer | None] = [None] * len(requests)
+        for (index, (request, _, legal)), row in zip(able.items(), rows, strict=True):
+            offers[index] = self._answer(request, legal, row)
+        return offers
 
-    def release(self, slot: int) -> None:
-        """Keeps the slot's KV: the next turn of the same conversation begins with it."""
+    def missing(self, request: DraftRequest) -> int:
+        """Tokens of its next pass for this sequence; 0 where it cannot answer."""
+        prefix = self._read(request)
+        if not self._can_answer(prefix, _legal(request)):
+            return 0
+        return len(prefix) - min(common_prefix(self._session.tokens(request.slot), prefix), len(prefix) - 1)
 
-    def _wants_more(self, request: DraftRequest) -> bool:
-        """Whether to draw once more: decided on what stands, before anything is drawn."""
-        if not request.room or len(request.prefix) >= self._session.n_ctx:
-            return False
-        if max(request.prefix) >= self._session.n_vocab:
-            return False  # the draft cannot read it
-        matcher = request.matcher
-        if matcher is None:
-            return True
-        if matcher.forced():
-            return False
-        legal = matcher.legal()
-        return legal is None or int(legal[0]) < self._n_ids
+    def measure(self) -> list[tuple[int, float]]:
+        """Times a few passes in slot 0 and forgets them."""
+        return measure(self._session, _MEASURED)[1:]
 
-    def _draw(self, request: DraftRequest, row: LogitsArray) -> None:
-        matcher = request.matcher
-        legal = None if matcher is None else self._known(matcher.legal())
+    def _read(self, request: DraftRequest) -> list[int]:
+        """The prefix in the draft's tokens."""
+        return self._readers[request.slot](request.prefix)
+
+    def _can_answer(self, prefix: Sequence[int], legal: Legal) -> bool:
+        return 0 < len(prefix) < self._session.n_ctx and self._map.reaches(legal)
+
+    def _answer(self, request: DraftRequest, legal: Legal, row: LogitsArray) -> Offer:
+        scores = self._map.row(row)
         sampling = self._sampling or request.sampling
-        request.draw(probabilities(row[: self._n_ids], legal, sampling, request.prefix))
+        if sampling.temperature == 0.0:
+            return _greedy(scores, legal, sampling, request.prefix)
+        fewer = sampling.model_copy(update={"top_k": min(sampling.top_k or _TOP_K, _TOP_K)})
+        return Offer(draft_probs=probabilities(scores, legal, fewer, request.prefix))
 
-    def _known(self, legal: Legal) -> Legal:
-        """The legal tokens that the draft's vocabulary has."""
-        return None if legal is None else legal[legal < self._n_ids]
-
-    def _step(self, active: Sequence[DraftRequest], busy: set[int]) -> list[LogitsArray]:
-        """Brings each sequence's KV up to date and returns the row that follows its last token."""
-        missing = []
-        for request in active:
-            prefix = list(request.prefix)
-            missing.append((request.slot, prefix[self._hold(request.slot, prefix) :]))
-        self._make_room(sum(len(tokens) for _, tokens in missing), busy)
+    def _step(self, sequences: Sequence[tuple[int, list[int]]]) -> list[LogitsArray]:
+        """Brings each slot's KV up to date with its prefix and returns the row that follows it."""
+        missing = [(slot, prefix[self._hold(slot, prefix) :]) for slot, prefix in sequences]
+        self._make_room(sum(len(tokens) for _, tokens in missing), {slot for slot, _ in missing})
         return self._decode(missing)
 
     def _hold(self, slot: int, prefix: list[int]) -> int:
@@ -97,7 +118,9 @@ class ModelDraft:
         """
         held = min(common_prefix(self._session.tokens(slot), prefix), len(prefix) - 1)
         if len(prefix) - held > _WORTH_A_SEARCH:
-            return take_prefix(self._session, slot, prefix)
+            with contextlib.suppress(DecodeError):  # no room for a copy beside the original
+                return take_prefix(self._session, slot, prefix)
+            held = len(self._session.tokens(slot))
         try:
             self._session.truncate(slot, held)
         except CacheError:  # recurrent memory cannot go back: start afresh
@@ -133,3 +156,16 @@ class ModelDraft:
             if slot not in busy and count:
                 self._session.truncate(slot, 0)
                 free += count
+
+
+def _legal(request: DraftRequest) -> Legal:
+    matcher = request.matcher
+    return None if matcher is None else matcher.legal()
+
+
+def _greedy(row: LogitsArray, legal: Legal, sampling: SamplingOptions, before: Sequence[int]) -> Offer:
+    """The token that greedy decoding takes, with the probability that it has at temperature 1."""
+    warm = sampling.model_copy(update={"temperature": 1.0})
+    law = probabilities(row, legal, warm, before)
+    token = int(probabilities(row, legal, sampling, before).ids[0])
+    return Offer([token], [max(probability_of(law, token), float(np.finfo(float).tiny))])

@@ -1,8 +1,9 @@
 """One block in the making: what the sources propose for one sequence, and what is legal at each position.
 
-It walks a fork of the sequence's matcher over the block. A block only grows: a drawn token enters it in the
-call that draws it, and nothing takes a token out. It must not know the target's rows, nor which source is
-asked when.
+It walks a fork of the sequence's matcher over the block. A drawn token enters it in the call that draws it,
+and nothing takes it out again: only tokens that were proposed with certainty, and follow the last drawn one,
+can be cut off, which depends on the past alone. It must not know the target's rows, nor which source is asked
+when.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from agentspec.errors import AgentSpecError
+from agentspec.places import TEXT, Place, PlaceScanner
 from agentspec.types import Distribution, Legal, Matcher, Proposal
 
 __all__ = ["Block"]
@@ -21,33 +23,42 @@ Draw = Callable[[Distribution, int], int]
 
 
 class Block:
-    """Proposals for the positions after `prefix`.
+    """Proposals for the positions after a prefix.
 
-    n_vocab:   size of the vocabulary
-    limit:     most tokens it may hold
-    draw:      the reply's chance
-    proposals: its tokens with what each was drawn from and by whom, shape (n,)
-    legal:     legal[i] are the tokens allowed at position i; shape (n + 1,), or (n,) where the last token
-               ends the reply or is illegal, so that nothing can follow it
-    error:     what the grammar failed with, if it did; the block is then of no use
+    settled:     the prefix: prompt and reply
+    n_vocab:     size of the vocabulary
+    limit:       most tokens it may hold
+    draw:        the reply's chance
+    scanner:     where the reply stands in its JSON after the prefix; it is read, never moved
+    token_bytes: what a token spells, for the scanner
+    proposals:   its tokens with what each was drawn from and by whom, shape (n,)
+    legal:       legal[i] are the tokens allowed at position i; shape (n + 1,), or (n,) where the last token
+                 ends the reply or is illegal, so that nothing can follow it
+    error:       what the grammar failed with, if it did; the block is then of no use
     """
 
     def __init__(
         self,
-        prefix: Sequence[int],
+        settled: Sequence[int],
         matcher: Matcher | None,
         end_ids: frozenset[int],
         *,
         n_vocab: int,
         limit: int,
         draw: Draw,
+        scanner: PlaceScanner | None = None,
+        token_bytes: Callable[[int], bytes] | None = None,
     ) -> None:
-        self._prefix = prefix
+        self.n_settled = len(settled)
+        self._prefix = list(settled)
         self._matcher = None if matcher is None else matcher.fork()
         self._end_ids = end_ids
-        self._n_vocab = n_vocab
+        self.n_vocab = n_vocab
         self._limit = limit
         self._draw = draw
+        self._scanner = None if scanner is None else scanner.fork()
+        self._token_bytes = token_bytes
+        self._n_drawn = 0  # positions up to and including the last drawn token
         self._open = True
         self.proposals: list[Proposal] = []
         self.legal: list[Legal] = []
@@ -57,23 +68,40 @@ class Block:
         except AgentSpecError as error:
             self._fail(error)
 
+    def __len__(self) -> int:
+        return len(self.proposals)
+
     @property
     def tokens(self) -> list[int]:
         return [proposal.token for proposal in self.proposals]
 
     @property
-    def prefix(self) -> list[int]:
-        """The tokens before the block's next position."""
-        return [*self._prefix, *self.tokens]
+    def prefix(self) -> Sequence[int]:
+        """The tokens before the block's next position. A live view: it grows with the block."""
+        return self._prefix
+
+    @property
+    def n_drawn(self) -> int:
+        """The length below which it cannot be cut: up to and including the last drawn token."""
+        return self._n_drawn
 
     @property
     def room(self) -> int:
         """How many more tokens it takes."""
         return self._limit - len(self.proposals) if self._open else 0
 
+    @property
+    def place(self) -> Place:
+        """Where in its JSON the reply stands at the block's next position."""
+        return TEXT if self._scanner is None else self._scanner.place
+
     def fork(self) -> Matcher | None:
         """The matcher's state at the block's next position, as a copy."""
         return None if self._matcher is None else self._matcher.fork()
+
+    def allows(self, token: int) -> bool:
+        """Whether a token may be proposed next."""
+        return self.room > 0 and _contains(self.legal[-1], token)
 
     def draw(self, draft_probs: Distribution, source: str) -> int:
         """Draws a token from `draft_probs` and adds it, legal or not: one call, so that no drawn token can
@@ -86,24 +114,34 @@ class Block:
         recorded = self._recorded(draft_probs)
         token = self._draw(recorded, len(self.proposals))
         self._add(Proposal(token, recorded, source))
+        self._n_drawn = len(self.proposals)
         return token
 
-    def propose(self, tokens: Sequence[int], source: str) -> None:
-        """Adds tokens that are proposed with certainty, as many as there is room for.
+    def propose(self, token: int, source: str) -> bool:
+        """Adds a token that is proposed with certainty; False where it is illegal, or there is no room.
 
-        An illegal one closes the block and is left out. That biases nothing: it depends on the prefix only,
-        and the residual of a point mass at an illegal token is the law itself.
-
-        Raises ValueError for an id that the vocabulary has not.
+        To leave out an illegal one biases nothing: it depends on the prefix only, and the residual of a point
+        mass at an illegal token is the law itself. Raises ValueError for an id that the vocabulary has not.
         """
-        for token in tokens:
-            if not 0 <= token < self._n_vocab:
-                raise ValueError(f"token {token} is not in the vocabulary of {self._n_vocab}")
-            if self.room and not _contains(self.legal[-1], token):
-                self._open = False
-            if not self.room:
-                return
-            self._add(Proposal(token, None, source))
+        if not 0 <= token < self.n_vocab:
+            raise ValueError(f"token {token} is not in the vocabulary of {self.n_vocab}")
+        if not self.allows(token):
+            return False
+        self._add(Proposal(token, None, source))
+        return True
+
+    def cut(self, length: int) -> None:
+        """Keeps the first `length` tokens and closes the block. Raises ValueError rather than lose a drawn
+        token: whether it stays must not depend on which one it is."""
+        if not self._n_drawn <= length <= len(self.proposals):
+            raise ValueError(
+                f"a block of {len(self.proposals)} tokens, {self._n_drawn} of them up to the last drawn one, "
+                f"cut to {length}"
+            )
+        self._open = False
+        if length < len(self.proposals):
+            del self.proposals[length:], self.legal[length + 1 :]
+            del self._prefix[self.n_settled + length :]
 
     def rows(self, *, skip_forced: bool) -> list[int]:
         """The positions whose logits the pass is to return.
@@ -123,18 +161,22 @@ class Block:
         probs = np.array(draft_probs.probs, dtype=np.float64)
         if ids.ndim != 1 or ids.shape != probs.shape or not ids.size:
             raise ValueError(f"a distribution of shapes {ids.shape} and {probs.shape}")
-        if not (ids[0] >= 0 and ids[-1] < self._n_vocab and np.all(ids[1:] > ids[:-1])):
-            raise ValueError(f"a distribution whose ids do not ascend within a vocabulary of {self._n_vocab}")
+        if not (ids[0] >= 0 and ids[-1] < self.n_vocab and np.all(ids[1:] > ids[:-1])):
+            raise ValueError(f"a distribution whose ids do not ascend within a vocabulary of {self.n_vocab}")
         if not (probs.min() >= 0.0 and abs(float(probs.sum()) - 1.0) <= 1e-6):
             raise ValueError(f"a distribution whose probabilities sum to {probs.sum()}, or have one below 0")
         return Distribution(ids, probs)
 
     def _add(self, proposal: Proposal) -> None:
         """Adds one token; one that nothing can follow closes the block."""
+        legal = _contains(self.legal[-1], proposal.token)
         self.proposals.append(proposal)
-        if proposal.token in self._end_ids or not _contains(self.legal[-1], proposal.token):
+        self._prefix.append(proposal.token)
+        if proposal.token in self._end_ids or not legal:
             self._open = False
             return
+        if self._scanner is not None and self._token_bytes is not None:
+            self._scanner.advance(self._token_bytes(proposal.token))
         try:
             if self._matcher is not None:
                 self._matcher.advance(proposal.token)

@@ -14,19 +14,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
-from agentspec.config import DraftOptions, DraftSource
-from agentspec.drafts.base import Draft
+from agentspec.config import BUILT_IN_SOURCES, DraftOptions
+from agentspec.drafts.base import Draft, EndedReply
 from agentspec.engine.block import Block
 from agentspec.engine.cache import SlotCache
-from agentspec.engine.planner import BlockPlan, Planner
+from agentspec.engine.cost import Costs
+from agentspec.engine.offers import BlockPlan
+from agentspec.engine.planner import Planner
 from agentspec.engine.request import Request
 from agentspec.engine.rules import Rule, make_rule
 from agentspec.engine.sequence import RunningSequence
 from agentspec.engine.stream import Channel
 from agentspec.errors import AgentSpecError, ConfigError, ContextLengthError, EngineError
 from agentspec.law import point_mass, probabilities, probability_of
+from agentspec.timing import measure
 from agentspec.types import Distribution, FinishReason, LogitsArray, Session, Span, Vocabulary
 from agentspec.verify import Verdict
 
@@ -37,6 +39,12 @@ _log = logging.getLogger(__name__)
 _LOAD_BESIDE = 128
 """Most prompt tokens loaded in a pass that also carries other replies: it must not hold them up for long."""
 
+_MEASURED = (1, 1, 4, 8, 16)
+"""Sizes of the passes that are timed at the start; the first one also touches the memory."""
+
+_FAST = 0.5
+"""Seconds of a single pass from which on it is left to the work itself to measure larger ones."""
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -46,16 +54,18 @@ class _Entry:
     sequence: RunningSequence
     missing: list[int]
     block: Block | None
+    plan: BlockPlan | None = None
 
 
 class Core:
     """Generates replies for a set of sequences, one target pass at a time.
 
     target: the target's session; its slots are this object's alone
-    drafts: sources, in the order in which they are asked
+    drafts: sources; of offers that promise the same, that of the first is taken
     rules:  makes a request's chance and rule of acceptance from its options and its seed
+    costs:  what passes take; measured before the first one, where they are not given
 
-    Raises ConfigError for a source whose name `DraftOptions.sources` cannot have.
+    Raises ConfigError for two sources of one name.
     """
 
     def __init__(
@@ -65,21 +75,21 @@ class Core:
         drafts: Sequence[Draft] = (),
         *,
         rules: Callable[[DraftOptions, int], Rule] = make_rule,
+        costs: Costs | None = None,
     ) -> None:
         self._target = target
         self._vocab = vocab
         self._slots = SlotCache(target)
-        self._planner = Planner(drafts)
+        self._costs = Costs() if costs is None else costs
+        self._drafts = tuple(drafts)
+        self._planner = Planner(drafts, self._costs)
         self._rules = rules
         self._waiting: deque[RunningSequence] = deque()
         self._active: list[RunningSequence] = []
         self._passed_over: set[int] = set()  # slots that had no part in the last pass
-        for draft in drafts:
-            if draft.name not in get_args(DraftSource):
-                raise ConfigError(
-                    f"no request can choose a draft source named {draft.name!r}",
-                    hint=f"known names: {', '.join(get_args(DraftSource))}",
-                )
+        names = [draft.name for draft in drafts]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"two draft sources have one name: {', '.join(names)}")
         if drafts and not target.can_rewind:
             _log.warning("the target's memory cannot go back (recurrent or hybrid): drafting is off")
 
@@ -95,6 +105,12 @@ class Core:
             raise ValueError("the prompt is empty")
         if not 0 <= min(request.prompt) <= max(request.prompt) < self._target.n_vocab:
             raise ValueError(f"the prompt has ids outside the vocabulary of {self._target.n_vocab}")
+        unknown = set(request.draft.sources) - self._planner.names - set(BUILT_IN_SOURCES)
+        if unknown:
+            raise ConfigError(
+                f"there is no draft source named {min(unknown)!r}",
+                hint=f"known names: {', '.join(sorted(self._planner.names | set(BUILT_IN_SOURCES)))}",
+            )
         for token in request.sampling.logit_bias:
             if token >= self._target.n_vocab:
                 raise ConfigError(
@@ -123,20 +139,28 @@ class Core:
         else:
             self._waiting.append(sequence)
 
+    def close(self) -> None:
+        """Lets the draft sources save what they keep. No reply may be under way."""
+        self._planner.close()
+
     def busy(self) -> bool:
         return bool(self._active or self._waiting)
 
     def fail_all(self, error: AgentSpecError) -> None:
         """Ends every request with an error."""
-        for sequence in [*self._active, *self._waiting]:
+        for sequence in list(self._active):
+            self._leave(sequence, complete=False)
             sequence.channel.fail(error)
-        self._active.clear()
+        for sequence in self._waiting:
+            sequence.channel.fail(error)
         self._waiting.clear()
 
     # ---------------------------------------------------------------------------------------- a pass
 
     def step(self) -> None:
         """Admits what can be admitted and makes one target pass."""
+        if self._drafts and self._target.can_rewind and not self._costs.target.known:
+            self._measure()
         self._drop_cancelled()
         self._admit()
         entries = self._divide()
@@ -152,7 +176,7 @@ class Core:
             return
         for entry, entry_rows in zip(entries, rows, strict=True):
             if entry.block is not None:
-                self._settle(entry.sequence, entry.block, entry_rows)
+                self._settle(entry, entry.block, entry_rows)
 
     def _drop_cancelled(self) -> None:
         for sequence in [waiting for waiting in self._waiting if waiting.channel.cancelled]:
@@ -220,6 +244,8 @@ class Core:
             n_vocab=self._target.n_vocab,
             limit=limit,
             draw=draw,
+            scanner=sequence.scanner,
+            token_bytes=self._vocab.token_bytes,
         )
 
     def _wanted(self, sequence: RunningSequence) -> int:
@@ -231,22 +257,35 @@ class Core:
         return min(sequence.request.draft.max_block, sequence.max_reply - sequence.n_reply - 1)
 
     def _compose(self, entries: Sequence[_Entry]) -> None:
-        started = time.perf_counter()
-        plans = [
-            BlockPlan(
-                slot=entry.sequence.slot,
-                block=entry.block,
-                sampling=entry.sequence.request.sampling,
-                draft=entry.sequence.request.draft,
-                trace=entry.sequence.trace,
-            )
-            for entry in entries
-            if entry.block is not None
-        ]
-        self._planner.compose(plans)
+        started, model_seconds = time.perf_counter(), self._planner.model_seconds()
+        plans = []
+        for entry in entries:
+            if entry.block is not None:
+                entry.plan = _plan(entry.sequence, entry.block)
+                plans.append(entry.plan)
+        drafting = [plan for plan in plans if plan.room]
+        if drafting:
+            others = len(plans) - len(drafting)
+            n_base = sum(len(entry.missing) for entry in entries)
+            self._planner.compose(drafting, n_base, others)
         seconds = time.perf_counter() - started
+        model_seconds = self._planner.model_seconds() - model_seconds
         for plan in plans:
             plan.trace.add_seconds("draft", seconds)
+            plan.trace.add_seconds("draft_decode", model_seconds)
+
+    def _measure(self) -> None:
+        """Times a few passes of every model. Slots are still empty."""
+        try:
+            timed = measure(self._target, _MEASURED[:2])
+            if timed[-1][1] < _FAST:
+                timed += measure(self._target, _MEASURED[2:])
+        except AgentSpecError as error:
+            self.fail_all(error)
+            return
+        for n, seconds in timed[1:]:
+            self._costs.record(n, seconds)
+        self._planner.measure()
 
     def _drop_failed(self, entries: list[_Entry]) -> list[_Entry]:
         """Ends the sequences whose grammar failed while their block was built."""
@@ -278,24 +317,31 @@ class Core:
                 rows = [first + position for position in positions]
                 spans.append(Span(entry.sequence.slot, tokens, rows))
         held = [len(self._target.tokens(entry.sequence.slot)) for entry in entries]
-        started = time.perf_counter()
+        started, inside = time.perf_counter(), self._target.decode_seconds
         flat = iter(self._target.decode(spans) if spans else [])
         seconds = time.perf_counter() - started
+        inside = self._target.decode_seconds - inside
+        if spans:
+            n_tokens = sum(len(span.tokens) for span in spans)
+            self._planner.passed(self._costs.record(n_tokens, seconds))
         for entry, before in zip(entries, held, strict=True):
             after = len(self._target.tokens(entry.sequence.slot))
             if after > before:
-                entry.sequence.decoded(before, after, seconds)
+                entry.sequence.decoded(before, after, seconds, inside)
         return [{position: next(flat) for position in positions} for positions in wanted]
 
     # --------------------------------------------------------------------------------------- commit
 
-    def _settle(self, sequence: RunningSequence, block: Block, rows: dict[int, LogitsArray]) -> None:
+    def _settle(self, entry: _Entry, block: Block, rows: dict[int, LogitsArray]) -> None:
         """Verifies and commits one block; a failure ends only this sequence."""
+        sequence = entry.sequence
         started = time.perf_counter()
         try:
             laws = _BlockLaws(sequence, block, rows)
             verdict = sequence.rule.verify(block.proposals, laws, sequence.n_reply)
             sequence.trace.add_seconds("verify", time.perf_counter() - started)
+            if entry.plan is not None:
+                self._planner.learn(entry.plan, verdict.accepted)
             self._commit(sequence, block, laws, verdict, passes=1 if rows else 0)
         except AgentSpecError as error:
             self._fail(sequence, error)
@@ -324,19 +370,23 @@ class Core:
             self._end(sequence, reason)
 
     def _end(self, sequence: RunningSequence, reason: FinishReason) -> None:
-        self._leave(sequence)
+        self._leave(sequence, complete=sequence.complete(reason))
         sequence.finish(reason)
 
     def _fail(self, sequence: RunningSequence, error: AgentSpecError) -> None:
-        self._leave(sequence)
+        self._leave(sequence, complete=False)
         self._target.truncate(sequence.slot, 0)  # do not build on what a failure left
         sequence.channel.fail(error)
 
-    def _leave(self, sequence: RunningSequence) -> None:
+    def _leave(self, sequence: RunningSequence, *, complete: bool) -> None:
         self._active.remove(sequence)
         self._passed_over.discard(sequence.slot)
         self._slots.release(sequence.slot)
-        self._planner.release(sequence.slot)
+        request = sequence.request
+        reply = EndedReply(
+            sequence.slot, tuple(sequence.tokens), sequence.n_prompt, request.tool_set, complete=complete
+        )
+        self._planner.ended(reply, request.draft)
 
 
 class _BlockLaws:
@@ -368,3 +418,17 @@ class _BlockLaws:
 
 def _log_prob(law: Distribution, token: int) -> float:
     return math.log(probability_of(law, token))
+
+
+def _plan(sequence: RunningSequence, block: Block) -> BlockPlan:
+    request = sequence.request
+    return BlockPlan(
+        slot=sequence.slot,
+        block=block,
+        n_prompt=sequence.n_prompt,
+        sampling=request.sampling,
+        draft=request.draft,
+        trace=sequence.trace,
+        tool_set=request.tool_set,
+        texts=request.texts,
+    )

@@ -105,6 +105,7 @@ class _Worker:
             return
         self.stopping = True
         if self._thread is None:
+            self._core.close()
             self._on_close()
         else:
             self._inbox.put(None)
@@ -131,6 +132,7 @@ class _Worker:
             self._core.fail_all(error)
             self._ended = True
             self._fail_inbox(error)
+            self._core.close()
             self._on_close()
 
     def _take(self) -> bool:

@@ -1,147 +1,334 @@
-"""Builds blocks: asks the sources in turn until nobody has anything to add.
+"""Builds blocks: from all sources in turn, for as long as it pays.
 
-A block is composed: forced run, model tokens, forced run, and so on. Who is asked, and when a block ends,
-depends on the prefix and on counts alone, never on the value of a drawn token beyond the prefix it makes.
-It must not know the target's rows.
+A block is composed: a forced run, a copied span, a token of the model, a forced run, and so on. What each
+token is expected to bring is learned from the past (`engine.survival`), what it costs is measured
+(`engine.cost`), and a block ends where one more token would lower the expected tokens per second of its pass.
+So drafting is no slower than not drafting, but for what it costs to find that out, and that has a budget.
+
+What is proposed depends on the past, on costs, and on the sources' own distributions before anything is
+drawn from them; a token that was drawn stays. This module must not know the target's rows of the blocks it
+builds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from agentspec.config import DraftOptions, SamplingOptions
-from agentspec.drafts.base import Draft
-from agentspec.engine.block import Block
+from agentspec.config import DraftOptions
+from agentspec.drafts.base import Draft, EndedReply
+from agentspec.engine.cost import Costs
+from agentspec.engine.offers import BlockPlan, Weighed, weigh
+from agentspec.engine.survival import Survival
+from agentspec.engine.worth import Pass
 from agentspec.errors import AgentSpecError
-from agentspec.trace import Trace
-from agentspec.types import Distribution, Matcher
 
-__all__ = ["BlockPlan", "BlockRequest", "Planner"]
+__all__ = ["Planner"]
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, slots=True)
-class BlockPlan:
-    """One sequence's block, and what its sources need to know."""
+_FLOOR = 0.03
+"""Survival at which a block ends, whatever a token costs: composing has a cost of its own."""
 
-    slot: int
-    block: Block
-    sampling: SamplingOptions
-    draft: DraftOptions
-    trace: Trace
+_SURE = 0.97
+"""Estimate from which on no other source is asked."""
+
+_STEADY = 0.7
+"""Estimate down to which a run is taken on without asking who else has an offer."""
+
+_PROBES = 0.02
+"""Share of the time that may go to proposals that do not pay by what is known, to know it better."""
 
 
 class Planner:
-    """Composes blocks from draft sources, in the order in which they are asked."""
+    """Composes blocks from draft sources.
 
-    def __init__(self, drafts: Sequence[Draft]) -> None:
+    drafts: of offers that promise the same, that of the first is taken
+    costs:  of passes: read here and, for the sources' own passes, refreshed
+    """
+
+    def __init__(self, drafts: Sequence[Draft], costs: Costs) -> None:
         self._drafts = tuple(drafts)
-        self._failed: set[str] = set()
+        self._costs = costs
+        self._survival = Survival()
+        self._followed: dict[str, float] = {}  # what cheap sources add after a token of a model, by model
+        self._forgone: dict[tuple[str, int], float] = {}  # seconds, by model and slot
+        self._spare = 0.0  # seconds that probes may take
+        self._warned: set[tuple[str, type[Exception]]] = set()
 
-    def compose(self, plans: Sequence[BlockPlan]) -> None:
-        """Fills the blocks. A source that fails adds no more to these blocks, with one warning."""
-        sources = list(self._drafts)
-        grown = True
-        while grown:
-            grown = False
-            for draft in self._drafts:
-                if draft in sources:
-                    grown |= self._ask(draft, plans, sources)
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(draft.name for draft in self._drafts)
 
     def drafts_for(self, options: DraftOptions) -> bool:
         """Whether any source may propose anything under these options."""
-        return any(draft.name in options.sources for draft in self._drafts)
+        return not self.names.isdisjoint(options.sources)
 
-    def release(self, slot: int) -> None:
+    def measure(self) -> None:
+        """Lets the sources that run a model time a few passes, before there is any reply."""
         for draft in self._drafts:
-            draft.release(slot)
+            for n, seconds in self._guarded(draft, (), draft.measure) or ():
+                self._costs.record(n, seconds, draft.name)
 
-    def _ask(self, draft: Draft, plans: Sequence[BlockPlan], sources: list[Draft]) -> bool:
-        """Asks one source for every sequence that has room for it; True if a block grew.
+    def model_seconds(self) -> float:
+        """Seconds that the sources' models have taken so far."""
+        total = 0.0
+        for draft in self._drafts:
 
-        sources: those that have not failed; a failing one is taken out
+            def read(draft: Draft = draft) -> float:
+                return draft.model_seconds
+
+            total += self._guarded(draft, (), read) or 0.0
+        return total
+
+    def compose(self, plans: Sequence[BlockPlan], n_base: int, others: int = 0) -> None:
+        """Fills the blocks. A source that fails adds no more to these blocks, with one warning.
+
+        n_base: how many tokens the pass has without any block
+        others: how many replies it goes on with without drafts
         """
-        asked = [plan for plan in plans if _limit(draft, plan) > 0]
-        if not asked:
-            return False
-        before = _size(asked)
-        try:
-            draft.propose([_request(draft, plan, sources) for plan in asked])
-        except Exception as error:  # noqa: BLE001 - a source may be anybody's; it is reported, and left out
-            sources.remove(draft)
-            self._note_failure(draft, asked, error)
-        return _size(asked) > before
+        sources = list(self._drafts)
+        pass_ = Pass(plans, n_base, self._costs, others)
+        self._extend(plans, sources, pass_)
+        for model in [source for source in sources if not source.cheap]:
+            self._extend_by_model(plans, model, sources, pass_)
+        self._cut(plans, pass_)
 
-    def _note_failure(self, draft: Draft, plans: Sequence[BlockPlan], error: Exception) -> None:
-        for plan in plans:
-            plan.trace.draft_failures[draft.name] += 1
-        if draft.name not in self._failed:
-            self._failed.add(draft.name)
-            said = str(error) if isinstance(error, (AgentSpecError, ValueError)) else repr(error)
-            _log.warning("the draft source %r failed and is left out where it does: %s", draft.name, said)
+    def learn(self, plan: BlockPlan, accepted: int) -> None:
+        """Notes how many tokens of a block were accepted. Nothing is known of those after the first that was
+        not."""
+        for index, cells in enumerate(plan.cells[: accepted + 1]):
+            for cell in cells:
+                self._survival.learn(cell, accepted=index < accepted)
 
+    def passed(self, seconds: float) -> None:
+        """A pass took so long; a share of it may be spent on probes."""
+        most = 4.0 * self._costs.target.seconds(8)
+        self._spare = max(self._spare, min(self._spare + _PROBES * seconds, most))
 
-class BlockRequest:
-    """What one source sees of one sequence: agentspec.drafts.base.DraftRequest.
+    def ended(self, reply: EndedReply, options: DraftOptions) -> None:
+        """Tells the sources that took part in a reply that it is over."""
+        for draft in self._drafts:
+            self._forgone.pop((draft.name, reply.slot), None)
+            if draft.name in options.sources:
+                self._guarded(draft, (), lambda draft=draft: draft.ended(reply))  # type: ignore[misc]
 
-    limit: most tokens it may propose
-    """
+    def close(self) -> None:
+        """Lets every source save what it keeps."""
+        for draft in self._drafts:
+            self._guarded(draft, (), draft.close)
 
-    def __init__(
-        self, block: Block, source: str, *, slot: int, sampling: SamplingOptions, limit: int, last: bool
+    # ------------------------------------------------------------------------------------ cheap sources
+
+    def _extend(self, plans: Sequence[BlockPlan], sources: list[Draft], pass_: Pass) -> None:
+        """Grows the blocks by what cheap sources offer, until none of it has a chance."""
+        growing = [plan for plan in plans if plan.room]
+        while growing:
+            best: dict[int, Weighed] = {}
+            for source in [source for source in sources if source.cheap]:
+                asked = [plan for plan in growing if plan.uses(source) and not _sure(best.get(plan.slot))]
+                for plan, offer in self._ask(source, asked, sources):
+                    rival = best.get(plan.slot)
+                    if rival is None or offer.estimate > rival.estimate:
+                        best[plan.slot] = offer
+            growing = [
+                plan
+                for plan in growing
+                if plan.slot in best and self._take(plan, best[plan.slot], sources, pass_) and plan.room
+            ]
+
+    def _ask(
+        self, source: Draft, plans: Sequence[BlockPlan], sources: list[Draft]
+    ) -> list[tuple[BlockPlan, Weighed]]:
+        """What a source offers; nothing, and it is left out of this pass, where it fails.
+
+        sources: those that have not failed
+        """
+        if not plans or source not in sources:
+            return []
+
+        def ask() -> list[tuple[BlockPlan, Weighed]]:
+            found = []
+            for plan, offer in zip(plans, source.offer(plans), strict=True):
+                weighed = offer and weigh(offer, source.name, plan, self._survival)
+                if weighed:
+                    found.append((plan, weighed))
+            return found
+
+        return self._guarded(source, plans, ask, sources) or []
+
+    def _take(
+        self, plan: BlockPlan, offer: Weighed, sources: list[Draft], pass_: Pass, *, paid: bool = False
+    ) -> bool:
+        """Puts an offer into the block as far as it promises anything; True where the block grew, or the
+        source failed, so that another may have its turn.
+
+        paid: whether a probe has paid for a token of it, which is then taken whatever it promises
+        """
+        before = len(plan.block)
+        source = next((source for source in sources if source.name == offer.source), None)
+        if source is None:
+            return True  # it has failed over another block of this pass
+
+        def take() -> None:
+            # what has failed for long is still put forward, to be cut off or probed
+            if offer.draft_probs is not None:
+                promising = plan.reach * max(offer.estimate, 2 * _FLOOR) > _FLOOR
+                if paid or (promising and self._worth(pass_, plan.reach * offer.estimate)):
+                    plan.draw(offer)
+                return
+            for index, (token, confidence) in enumerate(zip(offer.tokens, offer.confidence, strict=True)):
+                estimate = (
+                    1.0 if plan.forced() else self._survival.estimate(plan.cell(offer.source, confidence))
+                )
+                if plan.reach * max(estimate, 2 * _FLOOR) < _FLOOR or (index and estimate < _STEADY):
+                    break
+                if not plan.propose(token, offer.source, confidence, self._survival):
+                    break
+                if paid and not index:
+                    plan.n_paid = len(plan.block)
+
+        self._guarded(source, [plan], take, sources)
+        return len(plan.block) > before or source not in sources
+
+    # ------------------------------------------------------------------------- sources that run a model
+
+    def _extend_by_model(
+        self, plans: Sequence[BlockPlan], model: Draft, sources: list[Draft], pass_: Pass
     ) -> None:
-        self.slot = slot
-        self.sampling = sampling
-        self.last = last
-        self._block = block
-        self._source = source
-        self._end = len(block.proposals) + limit
+        """Lets a model add a token to the blocks where it pays, cheap sources go on from there, and so on."""
+        open_plans = [plan for plan in plans if plan.uses(model)]
+        while model in sources:
+            asked, paid = self._worth_asking(model, open_plans, sources, pass_)
+            if not asked:
+                break
+            started = time.perf_counter()
+            offers = self._ask(model, list(asked), sources)
+            seconds = time.perf_counter() - started
+            pass_.spent += self._costs.record(sum(asked.values()), seconds, model.name)
+            grown = []
+            for plan, offer in offers:
+                plan.asked[model.name] = plan.asked.get(model.name, 0) + 1
+                if self._take(plan, offer, sources, pass_, paid=paid):
+                    grown.append((plan, plan.reach, sum(plan.survival)))
+            self._extend([plan for plan, _, _ in grown], sources, pass_)
+            for plan, reach, total in grown:
+                added = (sum(plan.survival) - total) / max(reach, _FLOOR)
+                self._followed[model.name] = 0.9 * self._follow(model) + 0.1 * added
+            open_plans = [plan for plan, _, _ in grown]
 
-    @property
-    def prefix(self) -> Sequence[int]:
-        return self._block.prefix
+    def _worth_asking(
+        self, model: Draft, plans: Sequence[BlockPlan], sources: list[Draft], pass_: Pass
+    ) -> tuple[dict[BlockPlan, int], bool]:
+        """The sequences for which a model pass is worth its time: together, since they share it. With how
+        many tokens it has for each, and whether it is a probe: of one sequence, where it does not pay by what
+        is known.
+        """
+        follow, table = self._follow(model), self._costs.source(model.name)
+        able: list[tuple[int, float, BlockPlan]] = []  # tokens it misses, tokens it brings
+        for plan in plans:
+            if not plan.room or plan.asked.get(model.name, 0) >= plan.draft.max_model_tokens:
+                continue
+            missing = self._guarded(model, [plan], lambda plan=plan: model.missing(plan), sources)  # type: ignore[misc]
+            if model not in sources:
+                return {}, False
+            if missing:  # else it cannot read this
+                estimate = self._survival.estimate(plan.cell(model.name, None))
+                able.append((missing, plan.reach * estimate * (1.0 + follow), plan))
+        able.sort(key=lambda one: (one[0], -one[1]))  # whoever has to catch up comes last
 
-    @property
-    def matcher(self) -> Matcher | None:
-        return self._block.fork()
+        def seconds(missing: int) -> float:
+            return table.seconds(missing) if table.known else 0.0
 
-    @property
-    def room(self) -> int:
-        return min(self._block.room, self._end - len(self._block.proposals))
+        count, most, gain, total = 0, 0.0, 0.0, 0
+        for n, (missing, brings, _) in enumerate(able, start=1):
+            gain, total = gain + brings, total + missing
+            saved = pass_.saved(gain, n * (1.0 + follow), seconds(total))
+            if saved > most:
+                count, most = n, saved
+        chosen = {plan: missing for missing, _, plan in able[:count]}
+        for missing, brings, plan in able[count:]:
+            if not chosen and self._worth(pass_, brings, 1.0 + follow, seconds(missing)):
+                return {plan: missing}, True
+            if missing > 1 and self._invest(model, plan, brings, missing, pass_):
+                return {**chosen, plan: missing}, False
+        return chosen, False
 
-    def draw(self, distribution: Distribution) -> int:
-        if not self.room:
-            raise ValueError(f"the source {self._source!r} drew a token that it has no room for")
-        return self._block.draw(distribution, self._source)
+    def _invest(self, model: Draft, plan: BlockPlan, brings: float, missing: int, pass_: Pass) -> bool:
+        """Whether to let a model read what it has missed although this pass does not pay for that.
 
-    def propose(self, tokens: Sequence[int]) -> None:
-        self._block.propose(tokens[: self.room], self._source)
+        It is done once the time that the model would have saved, had it read everything, has reached what
+        the reading costs: whatever comes next, no more is lost than twice the best that could be done
+        (the ski-rental rule of Karlin et al., "Competitive snoopy caching", 1988).
+        """
+        table = self._costs.source(model.name)
+        saved = pass_.saved(brings, 1.0 + self._follow(model), table.seconds(1))
+        key = (model.name, plan.slot)
+        self._forgone[key] = self._forgone.get(key, 0.0) + max(0.0, saved)
+        if self._forgone[key] < table.seconds(missing) - table.seconds(1):
+            return False
+        self._forgone[key] = 0.0
+        return True
+
+    def _follow(self, model: Draft) -> float:
+        return self._followed.get(model.name, 1.0)
+
+    # ----------------------------------------------------------------------------------- what it is worth
+
+    def _worth(self, pass_: Pass, gain: float, tokens: float = 1.0, seconds: float = 0.0) -> bool:
+        """Whether a gain pays for its cost, or there is time to spare for a probe."""
+        if pass_.saved(gain, tokens, seconds) > 0.0:
+            return True
+        cost = pass_.cost(tokens) + seconds
+        if gain <= 0.0 or cost > self._spare:
+            return False
+        self._spare -= cost
+        return True
+
+    def _cut(self, plans: Sequence[BlockPlan], pass_: Pass) -> None:
+        """Cuts the certain tails of the blocks to what makes the most of the pass.
+
+        Tokens are added in the order of their survival, which is that of the blocks, and the best of all
+        these cuts is kept. Where there is time to spare, one token more shows what it is worth.
+        """
+        for plan, length in zip(plans, pass_.best_lengths(), strict=True):
+            if length < len(plan.block) and self._spare >= (cost := pass_.cost(1.0)):
+                self._spare -= cost
+                length += 1
+            plan.block.cut(length)
+            del plan.survival[length:], plan.cells[length:]
+
+    # ------------------------------------------------------------------------------------------- failures
+
+    def _guarded(
+        self,
+        source: Draft,
+        plans: Sequence[BlockPlan],
+        do: Callable[[], T],
+        sources: list[Draft] | None = None,
+    ) -> T | None:
+        """Does something with a source that may be anybody's: where it fails, that is reported and the
+        source is left out of `sources`."""
+        try:
+            return do()
+        except Exception as error:  # noqa: BLE001 - a source may be anybody's; it is reported, and left out
+            if sources is not None:
+                sources.remove(source)
+            for plan in plans:
+                plan.trace.draft_failures[source.name] += 1
+            kind = (source.name, type(error))
+            if kind not in self._warned:
+                self._warned.add(kind)
+                said = str(error) if isinstance(error, (AgentSpecError, ValueError)) else repr(error)
+                _log.warning(
+                    "the draft source %r failed and is left out where it does: %s", source.name, said
+                )
+            return None
 
 
-def _request(draft: Draft, plan: BlockPlan, sources: Sequence[Draft]) -> BlockRequest:
-    models = [other for other in sources if other is not draft and not other.cheap]
-    return BlockRequest(
-        plan.block,
-        draft.name,
-        slot=plan.slot,
-        sampling=plan.sampling,
-        limit=_limit(draft, plan),
-        last=not any(_limit(other, plan) > 0 for other in models),
-    )
-
-
-def _limit(draft: Draft, plan: BlockPlan) -> int:
-    """How many tokens a source may still add to a block."""
-    if draft.name not in plan.draft.sources:
-        return 0
-    if draft.cheap:
-        return plan.block.room
-    proposed = sum(proposal.source == draft.name for proposal in plan.block.proposals)
-    return min(plan.block.room, plan.draft.max_model_tokens - proposed)
-
-
-def _size(plans: Sequence[BlockPlan]) -> int:
-    return sum(len(plan.block.proposals) for plan in plans)
+def _sure(offer: Weighed | None) -> bool:
+    return offer is not None and offer.estimate >= _SURE

@@ -19,6 +19,8 @@ class Request:
     matcher:    the grammar's state before the reply's first token; None where there is no grammar. The
                 engine works on a fork of it.
     law:        the name of the law, as it goes into the trace (design section 4)
+    tool_set:   names what the reply may call: what drafts learn from earlier replies is kept by it
+    texts:      what values of the reply are likely to be copied from, the latest first
     """
 
     prompt: tuple[int, ...]
@@ -27,6 +29,8 @@ class Request:
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     generation: GenerationOptions = field(default_factory=GenerationOptions)
     draft: DraftOptions = field(default_factory=DraftOptions)
+    tool_set: str = ""
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,25 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Literal
 
 from agentspec.chat import formats
 from agentspec.chat.formats import WireFormat
 from agentspec.chat.template import ChatTemplate, template_source
-from agentspec.config import ContextOptions, RuntimeOptions
+from agentspec.config import ContextOptions, RuntimeOptions, cache_dir
 from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
-from agentspec.drafts.model import ModelDraft
+from agentspec.drafts.history import HistoryDraft
+from agentspec.drafts.history_store import HistoryStore
+from agentspec.drafts.lookup import LookupDraft
+from agentspec.drafts.plugins import DraftContext, DraftPlugin, plugin_drafts
 from agentspec.engine.core import Core
+from agentspec.engine.draft_model import open_model_draft
 from agentspec.engine.engine import Engine
 from agentspec.grammar.matcher import Grammar
 from agentspec.grammar.reply import compile_json, compile_reply, follow_json, follow_reply
-from agentspec.grammar.tokenizer import GrammarTokenizer
-from agentspec.llama import Context, Model, Vocab, check_draft_vocab
+from agentspec.grammar.tokenizer import GrammarTokenizer, ReplyTokenizer
+from agentspec.llama import Context, Model, Vocab
 from agentspec.models.pull import ensure
 from agentspec.types import BoundTool, Json, Matcher, ToolChoice, Vocabulary
 
@@ -43,6 +47,8 @@ class RuntimeSpec:
     model, draft: catalogue names, paths or "hf:owner/repo/file.gguf"; draft None runs without a draft model
     n_ctx:        tokens that all conversations together can hold
     n_parallel:   replies that can be generated at once
+    history:      where earlier replies are kept for the history draft
+    plugins:      draft sources beside the built-in and the installed ones: (name, plugin) of each
     """
 
     model: str
@@ -53,6 +59,8 @@ class RuntimeSpec:
     draft_runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     chat_template: str | None = None
     wire_format: str | None = None
+    history: Literal["disk", "memory", "off"] = "disk"
+    plugins: tuple[tuple[str, DraftPlugin], ...] = ()
 
 
 class Runtime:
@@ -164,7 +172,7 @@ _GUARD = threading.Lock()  # of both, and never held for long
 def open_runtime(spec: RuntimeSpec) -> Runtime:
     """The runtime of a spec: the one in use, or a new one. Missing catalogue models are pulled.
 
-    Raises ModelError (no such file, not a GGUF, a draft of another vocabulary, ...), ConfigError (an option
+    Raises ModelError (no such file, not a GGUF, a draft that does not fit, ...), ConfigError (an option
     that does not fit this machine or model) or TemplateError.
     """
     with _GUARD:
@@ -192,9 +200,12 @@ def _load(spec: RuntimeSpec) -> Runtime:
         context = stack.enter_context(
             Context(target, n_ctx=spec.n_ctx, n_slots=spec.n_parallel, options=spec.target)
         )
-        drafts: list[Draft] = [GrammarDraft()]
+        drafts = _cheap_drafts(vocab, spec)
         if draft_path is not None:
-            drafts.append(_model_draft(stack, target, draft_path, spec))
+            draft = open_model_draft(
+                target, draft_path, options=spec.draft_runtime, n_ctx=spec.n_ctx, n_slots=spec.n_parallel
+            )
+            drafts.append(stack.enter_context(draft))
         core = Core(context, vocab, drafts)
         freeing = stack.pop_all()  # from here on the engine's thread frees the models
     return Runtime(
@@ -209,12 +220,16 @@ def _load(spec: RuntimeSpec) -> Runtime:
     )
 
 
-def _model_draft(stack: contextlib.ExitStack, target: Model, path: Path, spec: RuntimeSpec) -> ModelDraft:
-    model = stack.enter_context(Model.load(path, spec.draft_runtime))
-    check_draft_vocab(target.vocab, model.vocab)
-    context = Context(model, n_ctx=spec.n_ctx, n_slots=spec.n_parallel, options=spec.draft_runtime)
-    stack.enter_context(context)
-    return ModelDraft(context, n_vocab=target.vocab.n_tokens)
+def _cheap_drafts(vocab: Vocab, spec: RuntimeSpec) -> list[Draft]:
+    tokenizer = ReplyTokenizer(vocab)
+    store = None
+    if spec.history == "disk":
+        store = HistoryStore(cache_dir() / "history", fingerprint=vocab.fingerprint)
+    drafts: list[Draft] = [GrammarDraft(vocab.token_bytes)]
+    if spec.history != "off":
+        drafts.append(HistoryDraft(vocab.token_bytes, store))
+    drafts.append(LookupDraft(vocab.token_bytes, tokenizer.tokenize))
+    return drafts + plugin_drafts(DraftContext(vocab, tokenizer.tokenize), dict(spec.plugins))
 
 
 def _shown(tools: Sequence[BoundTool]) -> list[Json]:

@@ -12,6 +12,7 @@ from agentspec.engine.request import Request, Result, Step
 from agentspec.engine.rules import Rule
 from agentspec.engine.stops import StopScanner
 from agentspec.engine.stream import Channel
+from agentspec.places import PlaceScanner
 from agentspec.trace import Trace
 from agentspec.types import FinishReason, Matcher, Vocabulary
 
@@ -23,6 +24,7 @@ class RunningSequence:
 
     tokens:    prompt and reply
     rule:      its chance, and how its blocks are verified
+    scanner:   where the reply stands in its JSON
     max_reply: most tokens of the reply, the context's room taken into account
     slot:      its place in the sessions, -1 while it waits
     """
@@ -35,6 +37,7 @@ class RunningSequence:
         self.slot = -1
         self.tokens = list(request.prompt)
         self.matcher: Matcher | None = None if request.matcher is None else request.matcher.fork()
+        self.scanner = PlaceScanner()
         self.trace = Trace(law=request.law, seed=seed)
         self._stops = StopScanner(request.generation.stop)
 
@@ -56,11 +59,16 @@ class RunningSequence:
         self.trace.prefill_reused = reused
         self.trace.add_seconds("queue", time.perf_counter() - self.channel.created)
 
-    def decoded(self, start: int, end: int, seconds: float) -> None:
-        """Notes a pass that computed the KV of positions start to end (exclusive)."""
+    def decoded(self, start: int, end: int, seconds: float, inside: float) -> None:
+        """Notes a pass that computed the KV of positions start to end (exclusive).
+
+        inside: how many of its seconds the model's runtime took
+        """
         prompt = max(0, min(self.n_prompt, end) - start)
         self.trace.prefill_computed += prompt
-        self.trace.add_seconds("prefill" if prompt > 1 else "target", seconds)
+        phase = "prefill" if prompt > 1 else "target"
+        self.trace.add_seconds(phase, seconds)
+        self.trace.add_seconds(f"{phase}_decode", inside)
 
     def emit(
         self, tokens: Sequence[int], logprobs: Sequence[float], vocab: Vocabulary
@@ -80,7 +88,9 @@ class RunningSequence:
             self.tokens.append(token)
             if self.matcher is not None:
                 self.matcher.advance(token)
-            data += self._stops.feed(vocab.token_bytes(token))
+            spelled = vocab.token_bytes(token)
+            self.scanner.advance(spelled)
+            data += self._stops.feed(spelled)
             if self._stops.stopped or (self.matcher is not None and self.matcher.done()):
                 reason = "stop"
                 break
@@ -92,6 +102,9 @@ class RunningSequence:
         self.channel.put(Step(tuple(tokens[:taken]), data, tuple(logprobs[:taken])))
         return taken, reason
 
+    def complete(self, reason: FinishReason) -> bool:
+        """Whether a reply that ends so is whole: what its grammar, if any, is satisfied with."""
+        return reason == "stop" and (self.matcher is None or self.matcher.accepting())
+
     def finish(self, reason: FinishReason) -> None:
-        complete = reason == "stop" and (self.matcher is None or self.matcher.accepting())
-        self.channel.finish(Result(reason, complete, self.trace))
+        self.channel.finish(Result(reason, self.complete(reason), self.trace))

@@ -6,7 +6,8 @@ where the object names a tool and gives arguments that fit its schema. The separ
 what chat templates show in earlier calls, so what models write, and tighter than "any whitespace", so that
 more is forced.
 
-`compile_` makes grammars that bind the reply, `follow_` grammars that go along with it and only propose.
+`compile_` makes grammars that bind the reply, `follow_` grammars that go along with it, in whatever style it
+is written, and only propose.
 
 It must not know how a mask is computed, nor how a reply is parsed.
 """
@@ -14,6 +15,7 @@ It must not know how a mask is computed, nor how a reply is parsed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,14 +24,18 @@ from agentspec.chat.formats.base import WireFormat
 from agentspec.chat.schema import closed_document, closed_schema
 from agentspec.errors import GrammarError, SchemaError
 from agentspec.grammar.following import FollowingGrammar
+from agentspec.grammar.habits import Habits, Lesson
+from agentspec.grammar.loose import LooseGrammar
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
+from agentspec.grammar.order import Orders, in_order
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import BracketTrigger, HeadTrigger, MarkerTrigger, Trigger, TriggeredGrammar
 from agentspec.types import BoundTool, Json, NamedTool, ToolChoice
 
 __all__ = ["compile_json", "compile_reply", "follow_json", "follow_reply"]
 
-_SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_TIGHT = (", ", ": ")
+_COMPACT = (",", ":")
 _FENCE = "\n```"  # what closes a fenced block
 _KEYWORD = re.compile(r"""["']([A-Za-z$]+)["']""")
 
@@ -60,7 +66,7 @@ def compile_reply(
             triggers.append(MarkerTrigger(tokenizer, wire.marker, marked))
         if wire.bare_objects:
             bare = CompiledGrammar(tokenizer, writer.bare())
-            fenced = CompiledGrammar(tokenizer, writer.bare(end=_FENCE))
+            fenced = CompiledGrammar(tokenizer, writer.fenced())
             triggers.append(HeadTrigger(tokenizer, writer.heads(), bare=bare, fenced=fenced))
     return TriggeredGrammar(triggers) if triggers else None
 
@@ -84,17 +90,22 @@ def follow_reply(
     """
     if choice == "none" or not tools:
         return None
-    writer = _Writer(tokenizer, wire, tools, choice, parallel=parallel, spelling="canonical")
-    with writer.blaming():
-        reply = CompiledGrammar(tokenizer, writer.reply())
+    tight, compact = (
+        _Writer(tokenizer, wire, tools, choice, parallel=parallel, separators=separators)
+        for separators in (_TIGHT, _COMPACT)
+    )
+    habits = Habits()
+    with tight.blaming():
+        reply = LooseGrammar(tokenizer, tight.reply, compact.reply, habits)
         triggers: list[Trigger] = []
         if wire.marker:
             triggers.append(MarkerTrigger(tokenizer, wire.marker, reply))
         if wire.bare_objects:
-            bare = CompiledGrammar(tokenizer, writer.bare())
-            fenced = CompiledGrammar(tokenizer, writer.bare(end=_FENCE))
+            bare = LooseGrammar(tokenizer, tight.bare, compact.bare, habits)
+            fenced = LooseGrammar(tokenizer, tight.fenced, compact.fenced, habits)
             triggers.append(BracketTrigger(tokenizer, bare=bare, fenced=fenced))
-    return FollowingGrammar(None if choice == "auto" else reply, triggers, end=end)
+    lesson = functools.partial(Lesson, habits, tokenizer.vocab.token_bytes)
+    return FollowingGrammar(None if choice == "auto" else reply, triggers, end=end, lesson=lesson)
 
 
 def compile_json(
@@ -104,12 +115,8 @@ def compile_json(
 
     Raises SchemaError (its tool is the schema's title) when the grammar engine cannot take it.
     """
-    rules = [f"start: document {_quote(then) if then else ''}"]
-    rules.append(f"document: {_json_rule(closed_document(schema))}")
-    try:
-        return CompiledGrammar(tokenizer, _options(spelling) + "\n".join(rules) + "\n")
-    except GrammarError as error:
-        raise _schema_error(str(schema.get("title") or "response"), error) from error
+    with _blaming_document(schema):
+        return CompiledGrammar(tokenizer, _options(spelling) + _document(schema, then, _TIGHT))
 
 
 def follow_json(
@@ -120,12 +127,27 @@ def follow_json(
     It takes the document up again where its bracket begins a line or a fenced block. Parameters and errors
     as for `follow_reply` and `compile_json`.
     """
-    bare, fenced = (compile_json(tokenizer, schema, then=then) for then in ("", _FENCE))
-    return FollowingGrammar(bare, [BracketTrigger(tokenizer, bare=bare, fenced=fenced)], end=end)
+    habits = Habits()
+    with _blaming_document(schema):
+        bare, fenced = (
+            LooseGrammar(
+                tokenizer,
+                functools.partial(_document, schema, then, _TIGHT),
+                functools.partial(_document, schema, then, _COMPACT),
+                habits,
+            )
+            for then in ("", _FENCE)
+        )
+    lesson = functools.partial(Lesson, habits, tokenizer.vocab.token_bytes)
+    trigger = BracketTrigger(tokenizer, bare=bare, fenced=fenced)
+    return FollowingGrammar(bare, [trigger], end=end, lesson=lesson)
 
 
 class _Writer:
-    """Writes the Lark grammars of one tool set."""
+    """Writes the Lark grammars of one tool set.
+
+    separators: between items, and between a key and its value
+    """
 
     def __init__(
         self,
@@ -135,7 +157,8 @@ class _Writer:
         choice: ToolChoice,
         *,
         parallel: bool,
-        spelling: str,
+        spelling: str = "canonical",
+        separators: tuple[str, str] = _TIGHT,
     ) -> None:
         if isinstance(choice, NamedTool):
             tools = [tool for tool in tools if tool.name == choice.name]
@@ -145,15 +168,20 @@ class _Writer:
         self._tools = tools
         self._parallel = parallel
         self._spelling = spelling
+        self._separators = separators
 
-    def reply(self) -> str:
-        """A reply in the family's envelope."""
+    def reply(self, orders: Orders = ()) -> str:
+        """A reply in the family's envelope. orders: of the arguments' keys, where not the schema's."""
         begin, end = _text(self._tokenizer, self._wire.begin), _text(self._tokenizer, self._wire.end)
-        return self._lark([f"start: {self._several('call')}", f"call: {begin} object {end}"])
+        return self._lark([f"start: {self._several('call')}", f"call: {begin} object {end}"], orders)
 
-    def bare(self, end: str = "") -> str:
-        """A reply of bare objects, then `end`."""
-        return self._lark([f"start: {self._several('object')} {_quote(end) if end else ''}"])
+    def bare(self, orders: Orders = ()) -> str:
+        """A reply of bare objects."""
+        return self._lark([f"start: {self._several('object')}"], orders)
+
+    def fenced(self, orders: Orders = ()) -> str:
+        """A reply of bare objects in a fence, which it closes."""
+        return self._lark([f"start: {self._several('object')} {_quote(_FENCE)}"], orders)
 
     def heads(self) -> list[str]:
         """Each tool's object up to its name."""
@@ -167,24 +195,31 @@ class _Writer:
         except GrammarError:
             for tool in self._tools:
                 try:
-                    CompiledGrammar(self._tokenizer, f"start: {_json_rule(closed_schema(tool.parameters))}\n")
+                    CompiledGrammar(
+                        self._tokenizer, f"start: {_json_rule(closed_schema(tool.parameters), _TIGHT)}\n"
+                    )
                 except GrammarError as error:
                     raise _schema_error(tool.name, error) from error
             raise
 
     def _head(self, tool: BoundTool) -> str:
-        return json.dumps({self._wire.name_key: tool.name}, ensure_ascii=False)[:-1]
+        head = {self._wire.name_key: tool.name}
+        return json.dumps(head, ensure_ascii=False, separators=self._separators)[:-1]
 
     def _several(self, rule: str) -> str:
         between = _text(self._tokenizer, self._wire.between)
         return f"{rule} ({between} {rule})*" if self._parallel else rule
 
-    def _lark(self, rules: list[str]) -> str:
+    def _lark(self, rules: list[str], orders: Orders) -> str:
+        comma, colon = self._separators
         rules.append("object: " + " | ".join(f"tool_{index}" for index in range(len(self._tools))))
         for index, tool in enumerate(self._tools):
-            head = f"{self._head(tool)}, {json.dumps(self._wire.arguments_key)}: "
+            head = f"{self._head(tool)}{comma}{json.dumps(self._wire.arguments_key)}{colon}"
             rules.append(f'tool_{index}: {_quote(head)} args_{index} "}}"')
-            rules.append(f"args_{index}: {_json_rule(closed_schema(tool.parameters))}")
+            keys = [order for name, order in orders if name == tool.name]
+            rules.append(
+                f"args_{index}: {_json_rule(closed_schema(tool.parameters), self._separators, keys)}"
+            )
         return _options(self._spelling) + "\n".join(rules) + "\n"
 
 
@@ -192,8 +227,26 @@ def _options(spelling: str) -> str:
     return '%llguidance {"no_forcing": true}\n' if spelling == "any" else ""
 
 
-def _json_rule(closed: Mapping[str, Json]) -> str:
-    return "%json " + json.dumps({**closed, "x-guidance": _SEPARATORS}, ensure_ascii=True)
+def _document(schema: Mapping[str, Json], then: str, separators: tuple[str, str], orders: Orders = ()) -> str:
+    rule = _json_rule(closed_document(schema), separators, [order for _, order in orders])
+    return f"start: document {_quote(then) if then else ''}\ndocument: {rule}\n"
+
+
+def _json_rule(
+    closed: Mapping[str, Json], separators: tuple[str, str], keys: Sequence[tuple[str, ...]] = ()
+) -> str:
+    comma, colon = separators
+    form = {"item_separator": comma, "key_separator": colon, "whitespace_flexible": False}
+    return "%json " + json.dumps({**in_order(closed, keys), "x-guidance": form}, ensure_ascii=True)
+
+
+@contextlib.contextmanager
+def _blaming_document(schema: Mapping[str, Json]) -> Iterator[None]:
+    """Makes of a GrammarError the SchemaError of the document."""
+    try:
+        yield
+    except GrammarError as error:
+        raise _schema_error(str(schema.get("title") or "response"), error) from error
 
 
 def _text(tokenizer: GrammarTokenizer, text: str) -> str:

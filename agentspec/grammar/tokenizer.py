@@ -12,32 +12,20 @@ import llguidance
 
 from agentspec.types import Vocabulary
 
-__all__ = ["GrammarTokenizer"]
+__all__ = ["GrammarTokenizer", "ReplyTokenizer"]
 
 _ANCHOR = b"\n"
 
 
-class GrammarTokenizer:
-    """llguidance's view of a vocabulary, and the plain tokenizer beside it.
-
-    n_tokens: the length of a mask
-    end_ids:  the end-of-generation ids, all of which end a reply
-    """
+class ReplyTokenizer:
+    """The model's own tokenization of text as it is within a reply."""
 
     def __init__(self, vocab: Vocabulary) -> None:
-        self.n_tokens = vocab.n_tokens
-        self.end_ids = vocab.end_ids
         self.vocab = vocab
         self._anchor = _spelling(vocab, _ANCHOR)
-        # llguidance's own guess of the end ids is wrong for most models: name them.
-        self.native = llguidance.LLTokenizer(
-            llguidance.TokenizerWrapper(_Wrapped(vocab, self.tokenize)),
-            n_vocab=vocab.n_tokens,
-            eos_token=sorted(vocab.end_ids),
-        )
 
     def tokenize(self, text: bytes) -> list[int]:
-        """The model's own tokenization of text without special tokens, as it is within a reply.
+        """Ids of text without special tokens.
 
         SentencePiece models put a space in front of a text. So a line break is tokenized before it and
         taken away again, unless the two have merged: families that add the space do not merge it.
@@ -49,6 +37,25 @@ class GrammarTokenizer:
             if whole[: len(self._anchor)] == self._anchor:
                 return whole[len(self._anchor) :]
         return self.vocab.tokenize(text, special=False)
+
+
+class GrammarTokenizer(ReplyTokenizer):
+    """llguidance's view of a vocabulary, and the plain tokenizer beside it.
+
+    n_tokens: the length of a mask
+    end_ids:  the end-of-generation ids, all of which end a reply
+    """
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        super().__init__(vocab)
+        self.n_tokens = vocab.n_tokens
+        self.end_ids = vocab.end_ids
+        # llguidance's own guess of the end ids is wrong for most models: name them.
+        self.native = llguidance.LLTokenizer(
+            llguidance.TokenizerWrapper(_Wrapped(vocab, self.tokenize)),
+            n_vocab=vocab.n_tokens,
+            eos_token=sorted(vocab.end_ids),
+        )
 
 
 class _Wrapped:

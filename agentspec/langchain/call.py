@@ -6,6 +6,8 @@ the fields of the chat model, nor load models.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from agentspec.chat.parser import ReplyParser
 from agentspec.engine.request import Request, Step
 from agentspec.errors import ConfigError
-from agentspec.langchain.convert import to_turns, with_instructions
+from agentspec.langchain.convert import recent_texts, to_turns, with_instructions
 from agentspec.langchain.errors import ReplyTimeoutError, translated
 from agentspec.langchain.options import CallOptions
 from agentspec.langchain.reply import ReplyBuilder
@@ -99,6 +101,8 @@ def prepare(
         sampling=options.sampling,
         generation=options.generation,
         draft=options.draft,
+        tool_set=_tool_set(bound, wanted, options),
+        texts=recent_texts(turns),
     )
     reply = ReplyBuilder(
         ReplyParser(runtime.format, bound, choice, parallel=options.tools.parallel_tool_calls),
@@ -131,6 +135,15 @@ def _law(
     else:
         matcher = runtime.reply_matcher(tools, choice, spelling=spelling, parallel=parallel)
     return "off" if matcher is None else f"enforce:{spelling}", matcher
+
+
+def _tool_set(tools: Sequence[BoundTool], wanted: ResponseFormat | None, options: CallOptions) -> str:
+    """Names what the reply may call, and the agent it is for."""
+    shown: list[object] = [options.draft.agent, [[tool.name, tool.parameters] for tool in tools]]
+    if wanted is not None:
+        shown.append(wanted.schema)
+    digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
+    return digest if tools or wanted is not None or options.draft.agent else ""
 
 
 def _generations(chunks: Iterable[AIMessageChunk]) -> list[ChatGenerationChunk]:

@@ -25,7 +25,11 @@ from agentspec.errors import ConfigError
 from agentspec.langchain.reply import raw_of
 from agentspec.types import AssistantTurn, Json, SystemTurn, ToolTurn, Turn, UserTurn
 
-__all__ = ["to_turns", "with_instructions"]
+__all__ = ["recent_texts", "to_turns", "with_instructions"]
+
+_RECENT_CHARACTERS = 20_000
+_RECENT_TEXTS = 8
+"""How much of a conversation drafts look for values in."""
 
 _REPEATS_OF_CALLS = frozenset(
     {"tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "function_call", "input_json_delta"}
@@ -137,3 +141,14 @@ def _text(message: BaseMessage, *, dropped: frozenset[str] = frozenset()) -> str
                 hint="agentspec runs text models: send text blocks only",
             )
     return "".join(parts)
+
+
+def recent_texts(turns: Sequence[Turn]) -> tuple[str, ...]:
+    """What the user and the tools said last, the latest first: where the values of a call come from."""
+    texts: list[str] = []
+    room = _RECENT_CHARACTERS
+    for turn in reversed(turns):
+        if isinstance(turn, (UserTurn, ToolTurn)) and turn.text and room > 0:
+            texts.append(turn.text[:room])
+            room -= len(turn.text)
+    return tuple(texts[:_RECENT_TEXTS])

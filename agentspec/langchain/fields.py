@@ -14,11 +14,11 @@ from pydantic import Field, PrivateAttr, SecretStr
 from typing_extensions import override
 
 from agentspec.config import (
+    BUILT_IN_SOURCES,
     DEFAULT_DRAFT,
     DEFAULT_MODEL,
     ContextOptions,
     DraftOptions,
-    DraftSource,
     GenerationOptions,
     KvType,
     LawOptions,
@@ -26,6 +26,7 @@ from agentspec.config import (
     SamplingOptions,
     ToolOptions,
 )
+from agentspec.drafts.plugins import DraftPlugin, check_sources
 from agentspec.errors import ConfigError
 from agentspec.langchain.options import (
     CALL_OPTIONS,
@@ -82,10 +83,23 @@ class ConfiguredChatModel(BaseChatModel):
     type_v: KvType = inherit(RuntimeOptions, "type_v")
     n_threads: int | None = inherit(RuntimeOptions, "n_threads")
     n_batch: int = inherit(RuntimeOptions, "n_batch")
+    lora: tuple[str | dict[str, Any], ...] = inherit(RuntimeOptions, "lora")
     use_extra_bufts: bool | Literal["auto"] = inherit(RuntimeOptions, "use_extra_bufts")
     draft_options: dict[str, Any] = Field(
         default_factory=dict,
-        description="Options of the draft's own, such as {'n_gpu_layers': 0}; the others are the target's.",
+        description="Options of the draft's own, such as {'n_gpu_layers': 0}; the others are the target's, "
+        "but for its LoRA adapters.",
+    )
+    history: Literal["disk", "memory", "off"] = Field(
+        default="disk",
+        description="Where earlier replies are kept for the history draft: on disk across runs (the text of "
+        "replies, readable by this user alone), in memory, or nowhere.",
+    )
+    draft_plugins: Mapping[str, DraftPlugin] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="Draft sources of your own, by name: callables, such as classes, that take an "
+        "agentspec.drafts.plugins.DraftContext. They are used unless draft_sources says otherwise.",
     )
     chat_template: str | None = Field(
         default=None, description="A Jinja chat template, in place of the model's own."
@@ -110,7 +124,8 @@ class ConfiguredChatModel(BaseChatModel):
     logprobs: bool = inherit(GenerationOptions, "logprobs")
     grammar: Literal["enforce", "propose", "off"] = inherit(LawOptions, "grammar")
     spelling: Literal["canonical", "any"] = inherit(LawOptions, "spelling")
-    draft_sources: tuple[DraftSource, ...] = inherit(DraftOptions, "sources")
+    draft_sources: tuple[str, ...] = inherit(DraftOptions, "sources")
+    agent: str = inherit(DraftOptions, "agent")
     max_block: int = inherit(DraftOptions, "max_block")
     max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
     verifier: Literal["block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")
@@ -141,6 +156,8 @@ class ConfiguredChatModel(BaseChatModel):
             values = given(values)
             check_names(values, type(self).model_fields)
             _check_options(values)
+            if plugins := values.get("draft_plugins"):
+                values.setdefault("draft_sources", (*BUILT_IN_SOURCES, *plugins))
             super().__init__(**values)
 
     @classmethod
@@ -160,7 +177,7 @@ class ConfiguredChatModel(BaseChatModel):
     @property
     @override
     def _identifying_params(self) -> Mapping[str, Any]:
-        names = ("model", "draft", "draft_options", "chat_template", "wire_format", "timeout")
+        names = ("model", "draft", "draft_options", "history", "chat_template", "wire_format", "timeout")
         return {name: getattr(self, name) for name in (*names, *sorted(MODEL_OPTIONS | CALL_OPTIONS))}
 
     def _runtime(self, model: str | None = None) -> Runtime:
@@ -196,6 +213,8 @@ class ConfiguredChatModel(BaseChatModel):
             draft_runtime=_draft_runtime(values, self.draft_options),
             chat_template=self.chat_template,
             wire_format=self.wire_format,
+            history=self.history,
+            plugins=tuple(sorted(self.draft_plugins.items(), key=lambda plugin: plugin[0])),
         )
 
     def _values(self, names: frozenset[str]) -> dict[str, object]:
@@ -204,14 +223,21 @@ class ConfiguredChatModel(BaseChatModel):
 
 def _check_options(values: Mapping[str, Any]) -> None:
     """Raises ConfigError naming the option whose value cannot be used."""
-    CallOptions.parse(only(values, CALL_OPTIONS))
+    plugins = values.get("draft_plugins", {})
+    if not isinstance(plugins, Mapping) or not all(map(callable, plugins.values())):
+        raise ConfigError(
+            f"draft_plugins is {plugins!r}",
+            hint="give a dict of callables by name, such as {'mine': MyDraft}",
+        )
+    check_sources(CallOptions.parse(only(values, CALL_OPTIONS)).draft.sources, plugins)
     parse(ContextOptions, values)
     parse(RuntimeOptions, values)
     _draft_runtime(values, values.get("draft_options", {}))
 
 
 def _draft_runtime(values: Mapping[str, object], own: Mapping[str, object]) -> RuntimeOptions:
-    """The draft's options: its own over the target's."""
+    """The draft's options: its own over the target's, whose adapters fit no other model."""
     if not isinstance(own, Mapping):
         raise ConfigError(f"draft_options is {own!r}", hint="give a dict, such as {'n_gpu_layers': 0}")
-    return RuntimeOptions.parse({**only(values, frozenset(RuntimeOptions.model_fields)), **own})
+    shared = frozenset(RuntimeOptions.model_fields) - {"lora"}
+    return RuntimeOptions.parse({**only(values, shared), **own})

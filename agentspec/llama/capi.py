@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NewType
@@ -25,6 +25,7 @@ __all__ = [
     "KV_TYPES",
     "MAX_DEVICES",
     "SPLIT_MODES",
+    "AdapterHandle",
     "Batch",
     "ContextHandle",
     "ContextSettings",
@@ -41,6 +42,7 @@ VocabHandle = NewType("VocabHandle", int)
 ContextHandle = NewType("ContextHandle", int)
 MemoryHandle = NewType("MemoryHandle", int)
 SamplerHandle = NewType("SamplerHandle", int)
+AdapterHandle = NewType("AdapterHandle", int)
 
 SPLIT_MODES: Final = {
     "none": int(_c.LLAMA_SPLIT_MODE_NONE),
@@ -124,6 +126,42 @@ def model_has_decoder(model: ModelHandle) -> bool:
 
 def model_is_diffusion(model: ModelHandle) -> bool:
     return bool(_c.llama_model_is_diffusion(model))
+
+
+def model_is_hybrid(model: ModelHandle) -> bool:
+    """Whether some layers are recurrent and others attend."""
+    return bool(_c.llama_model_is_hybrid(model))
+
+
+def model_window(model: ModelHandle) -> int:
+    """Tokens that the layers with a sliding window look back, itself included; 0 where there are none."""
+    return int(_c.llama_model_n_swa(model))
+
+
+# ------------------------------------------------------------------------------------------ adapters
+
+
+def load_adapter(model: ModelHandle, path: Path) -> AdapterHandle | None:
+    """A LoRA adapter, which the model owns. None where llama.cpp refused; its log says why."""
+    adapter = _c.llama_adapter_lora_init(model, os.fsencode(path))
+    address = ctypes.cast(adapter, ctypes.c_void_p).value
+    return AdapterHandle(address) if address else None
+
+
+def adapter_waits(adapter: AdapterHandle) -> bool:
+    """Whether it is to act only after certain tokens (an activated LoRA)."""
+    return int(_c.llama_adapter_get_alora_n_invocation_tokens(_adapter(adapter))) > 0
+
+
+def set_adapters(context: ContextHandle, adapters: Sequence[tuple[AdapterHandle, float]]) -> None:
+    """Adds adapters to the weights that a context computes with, each at its scale."""
+    handles = (_c.llama_adapter_lora_p_ctypes * len(adapters))(*[_adapter(one) for one, _ in adapters])
+    scales = (ctypes.c_float * len(adapters))(*[scale for _, scale in adapters])
+    _c.llama_set_adapters_lora(context, handles, len(adapters), scales)
+
+
+def _adapter(handle: AdapterHandle) -> Any:
+    return ctypes.cast(handle, _c.llama_adapter_lora_p_ctypes)
 
 
 # ---------------------------------------------------------------------------------------- vocabulary
@@ -277,16 +315,18 @@ class Batch:
     """The arguments of a decode, in arrays that are allocated once: shape (capacity,) each.
 
     token, position, wanted: the id, the place in its sequence, and 1 where the row of logits is wanted
+    twins: whether each token also belongs to sequence n_sequences + s, where s is its own
     """
 
-    def __init__(self, capacity: int, n_sequences: int) -> None:
+    def __init__(self, capacity: int, n_sequences: int, *, twins: bool) -> None:
         self.token = np.zeros(capacity, np.int32)
         self.position = np.zeros(capacity, np.int32)
         self.wanted = np.zeros(capacity, np.int8)
-        self._counts = np.ones(capacity, np.int32)
-        # llama_batch.seq_id holds one pointer a token, each to that token's sequence ids
-        self._ids = np.arange(n_sequences, dtype=np.int32)
-        self._addresses = self._ids.ctypes.data + self._ids.itemsize * np.arange(n_sequences, dtype=np.uintp)
+        self._counts = np.full(capacity, 2 if twins else 1, np.int32)
+        # llama_batch.seq_id holds one pointer a token, each to that token's sequence ids: a row of `_ids`
+        self._ids = np.ascontiguousarray(np.arange(2 * n_sequences, dtype=np.int32).reshape(2, -1).T)
+        rows = np.arange(n_sequences, dtype=np.uintp)
+        self._addresses = self._ids.ctypes.data + self._ids.strides[0] * rows
         self._pointers = np.zeros(capacity, np.uintp)
         self._struct = _c.llama_batch()
         self._struct.token = _pointer(self.token, ctypes.c_int32)

@@ -9,6 +9,7 @@ Nothing here locks: one thread owns a context and makes all its calls. It must n
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -93,7 +94,11 @@ class Context:
         self._n_batch = min(settings.n_batch, capi.context_n_batch(handle))
         self._n_outputs = n_outputs
         self._tokens: list[list[int]] = [[] for _ in range(n_slots)]
-        self._batch = capi.Batch(self._n_batch, n_slots)
+        self._pinned = _is_pinned(model)
+        self._batch = capi.Batch(self._n_batch, n_slots, twins=self._pinned)
+        self._decode_seconds = 0.0
+        if model.adapters:
+            capi.set_adapters(handle, model.adapters)
         model.adopt(self)
         self._can_rewind = self._probe_rewind()
 
@@ -134,6 +139,11 @@ class Context:
         return self._can_rewind
 
     @property
+    def decode_seconds(self) -> float:
+        """Seconds spent in llama.cpp's decode calls so far."""
+        return self._decode_seconds
+
+    @property
     def n_free(self) -> int:
         """Tokens that there is still room for."""
         return self._n_ctx - sum(map(len, self._tokens))
@@ -152,9 +162,10 @@ class Context:
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
         """Appends the spans in one pass and returns the rows asked for, in order, as copies.
 
-        Raises DecodeError, leaving the context as it was, where the cache is full or llama.cpp refuses;
-        ValueError on more than n_batch tokens, more than n_outputs rows, an unknown slot or token, and
-        rows that are not ascending offsets into their span.
+        Raises DecodeError, leaving the context as it was, where the cache is full or llama.cpp refuses (in
+        the latter case a slot that cannot be rewound may be empty); ValueError on more than n_batch tokens,
+        more than n_outputs rows, an unknown slot or token, and rows that are not ascending offsets into their
+        span.
         """
         handle = self._open()
         before = {slot: len(self._tokens[self._checked_slot(slot)]) for slot, _, _ in spans}
@@ -163,9 +174,11 @@ class Context:
         if not count:
             return []
         done = False
+        started = time.perf_counter()
         try:
             library.forget_errors()
             code = self._batch.decode(handle, count)
+            self._decode_seconds += time.perf_counter() - started
             if code:
                 reason = _DECODE_CODES.get(code, f"code {code}")
                 raise DecodeError(
@@ -224,9 +237,9 @@ class Context:
     def _restore(self, before: dict[int, int]) -> None:
         """Takes back whatever a failed decode left, in the cache and in the token lists."""
         for slot, length in before.items():
-            if not capi.memory_remove(self._memory, slot, length):
+            if not self._remove(slot, length):
                 # the cache removes whole sequences only: an empty slot is at least a true one
-                capi.memory_remove(self._memory, slot, 0)
+                self._remove(slot, 0)
                 length = 0
             del self._tokens[slot][length:]
 
@@ -244,7 +257,7 @@ class Context:
             raise ValueError(f"cannot keep {length} tokens of slot {slot}, which holds {len(tokens)}")
         if length == len(tokens):
             return
-        if not capi.memory_remove(self._memory, slot, length):
+        if not self._remove(slot, length):
             raise CacheError(
                 f"the cache of {self._model.name} ({self._model.architecture}) cannot remove the last "
                 f"{len(tokens) - length} of {len(tokens)} tokens",
@@ -277,8 +290,17 @@ class Context:
             raise DecodeError(f"the context is full: {length} more tokens do not fit")
         self.clear(target)
         if length:
-            capi.memory_copy(self._memory, source, target, length)
+            for one, other in zip(self._sequences(source), self._sequences(target), strict=True):
+                capi.memory_copy(self._memory, one, other, length)
             held.extend(tokens[:length])
+
+    def _remove(self, slot: int, start: int) -> bool:
+        """Removes positions from `start` on. False, and nothing removed, where the cache cannot do it."""
+        return all(capi.memory_remove(self._memory, sequence, start) for sequence in self._sequences(slot))
+
+    def _sequences(self, slot: int) -> Sequence[int]:
+        """llama.cpp's sequences that hold the slot's tokens: see `_is_pinned`."""
+        return (slot, slot + self.n_slots) if self._pinned else (slot,)
 
     def _probe_rewind(self) -> bool:
         """Decodes two tokens and removes one; warms the weights up, too."""
@@ -318,14 +340,26 @@ class Context:
         return slot
 
 
+def _is_pinned(model: Model) -> bool:
+    """Whether a slot's tokens belong to a second sequence as well, so that llama.cpp does not forget them.
+
+    A cell that no window reaches any more is free to llama.cpp, `swa_full` or not: a slot can lose positions
+    to another slot's pass, and a truncation to before them would succeed and leave wrong logits. A cell of
+    two sequences is never taken. Hybrid memory, where only whole sequences are removed and copied, needs no
+    pins, and could not take them.
+    """
+    return capi.model_window(model.handle) > 0 and not capi.model_is_hybrid(model.handle)
+
+
 def _settings(
     model: Model, n_ctx: int, n_slots: int, options: RuntimeOptions, n_outputs: int
 ) -> ContextSettings:
     if model.vocab_only:
         raise ConfigError(f"{model.name} was loaded with vocab_only, so it cannot be run")
+    sequences = 2 if _is_pinned(model) else 1  # a slot
     for name, value, most in (
         ("n_ctx", n_ctx, 2**31 - 256),
-        ("n_slots", n_slots, capi.max_sequences()),
+        ("n_slots", n_slots, capi.max_sequences() // sequences),
         ("n_outputs", n_outputs, 2**16),
     ):
         if not 1 <= value <= most:
@@ -350,8 +384,8 @@ def _settings(
         n_ctx=n_ctx,
         n_batch=min(options.n_batch, n_ctx),
         n_ubatch=min(options.n_batch, n_ctx, n_ctx if model.n_gpu_layers else _CPU_UBATCH),
-        n_seq_max=n_slots,
-        n_outputs_max=max(n_outputs, n_slots),  # llama.cpp asserts that there is one a sequence
+        n_seq_max=n_slots * sequences,
+        n_outputs_max=max(n_outputs, n_slots * sequences),  # llama.cpp asserts that there is one a sequence
         n_threads=min(options.n_threads or available_cpus(), capi.MAX_THREADS),
         flash_attn=capi.FLASH_ATTN[options.flash_attn],
         type_k=capi.KV_TYPES[options.type_k],

@@ -14,22 +14,28 @@ import math
 import os
 import stat
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from agentspec.errors import ModelFormatError, ModelNotFoundError
 from agentspec.llama import library
 
-__all__ = ["GgufFile", "Scalar", "read_gguf"]
+__all__ = ["GgufFile", "GgufTensor", "Integers", "Scalar", "read_gguf"]
 
 Scalar: TypeAlias = bool | int | float | str
+Integers: TypeAlias = npt.NDArray[np.int64]
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 # value type -> layout of `struct`
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+_INTEGERS = frozenset("bhiqBHIQ")
+_OURS = "agentspec."
 _STRING, _ARRAY = 8, 9
 # far above anything in use (the largest vocabularies have 0.3 M tokens and as many merges), low enough to
 # refuse garbage before it costs seconds
@@ -39,21 +45,38 @@ _SAMPLES, _SAMPLE_BYTES = 16, 4096
 _CHUNK = 2**20
 
 
+class GgufTensor(NamedTuple):
+    """Where a tensor's data lies: `size` bytes from `start` in the file, in blocks of `block_size` bytes that
+    each stand for themselves."""
+
+    name: str
+    n_dims: int
+    start: int
+    size: int
+    block_size: int
+
+
 @dataclass(frozen=True, slots=True)
 class GgufFile:
     """A GGUF file whose header is sound and whose tensor data is all there.
 
-    metadata:    the scalar entries; arrays (vocabulary, merges) are left to llama.cpp
-    n_tensors:   0 in a file that holds only a vocabulary
+    metadata:    the scalar entries
+    tensors:     none in a file that holds only a vocabulary
     fingerprint: hex digest of size, header and a few samples of the tensor data: tells models apart
                  without hashing gigabytes
+    arrays:      agentspec's own arrays of integers; others (vocabulary, merges) are left to llama.cpp
     """
 
     path: Path
     size: int
     metadata: Mapping[str, Scalar]
-    n_tensors: int
+    tensors: Sequence[GgufTensor]
     fingerprint: str
+    arrays: Mapping[str, Integers] = field(default_factory=dict)
+
+    @property
+    def n_tensors(self) -> int:
+        return len(self.tensors)
 
     @property
     def architecture(self) -> str:
@@ -96,6 +119,7 @@ class _Header:
         self._path = path
         self._size = size
         self._position = 0
+        self._arrays: dict[str, Integers] = {}
 
     def read(self) -> GgufFile:
         if self._size == 0:
@@ -116,16 +140,17 @@ class _Header:
             value = self._value(self._u32(), key)
             if value is not None:
                 metadata[key] = value
-        data_bytes = 0
-        for _ in range(n_tensors):
-            data_bytes = max(data_bytes, self._tensor_end())
+        tensors = [self._tensor() for _ in range(n_tensors)]
+        data_bytes = max((tensor.start + tensor.size for tensor in tensors), default=0)
         start = self._data_start(metadata)
         if n_tensors and (missing := start + data_bytes - self._size) > 0:
             raise self._bad(
                 f"the file is cut short: {missing} of {start + data_bytes} bytes are missing",
                 hint="download it again",
             )
-        return GgufFile(self._path, self._size, metadata, n_tensors, self._fingerprint(start, data_bytes))
+        fingerprint = self._fingerprint(start, data_bytes)
+        placed = tuple(tensor._replace(start=start + tensor.start) for tensor in tensors)
+        return GgufFile(self._path, self._size, metadata, placed, fingerprint, self._arrays)
 
     def _value(self, kind: int, key: str) -> Scalar | None:
         if kind == _STRING:
@@ -135,8 +160,12 @@ class _Header:
         if kind != _ARRAY:
             raise self._damaged(f"entry {key!r} has the unknown type {kind}")
         element, count = self._u32(), self._u64()
-        if element in _SCALARS:
-            self._skip(count * struct.calcsize("<" + _SCALARS[element]))
+        layout = _SCALARS.get(element, "")
+        if key.startswith(_OURS) and layout in _INTEGERS and count <= _MAX_ELEMENTS:
+            items = self._take(count * struct.calcsize("<" + layout))
+            self._arrays[key] = np.frombuffer(items, "<" + layout).astype(np.int64)
+        elif layout:
+            self._skip(count * struct.calcsize("<" + layout))
         elif element == _STRING and count <= _MAX_ELEMENTS:
             for _ in range(count):
                 self._skip(self._u64())
@@ -144,8 +173,8 @@ class _Header:
             raise self._damaged(f"entry {key!r} has {count} elements of type {element}")
         return None
 
-    def _tensor_end(self) -> int:
-        """Reads one tensor's description; the end of its data, counted from the start of all data."""
+    def _tensor(self) -> GgufTensor:
+        """Reads one tensor's description; its start is counted from that of all data."""
         name = self._string()
         n_dims = self._u32()
         if n_dims > 8:
@@ -161,7 +190,7 @@ class _Header:
         block, block_bytes = shape
         if (dims[0] if dims else 1) % block:
             raise self._damaged(f"tensor {name!r} has a row that is no multiple of {block}")
-        return offset + math.prod(dims) // block * block_bytes
+        return GgufTensor(name, n_dims, offset, math.prod(dims) // block * block_bytes, block_bytes)
 
     def _data_start(self, metadata: Mapping[str, Scalar]) -> int:
         alignment = metadata.get("general.alignment", 32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -17,8 +17,9 @@ from typing import Protocol, Self
 from agentspec.config import RuntimeOptions
 from agentspec.errors import BackendError, ConfigError, ModelError, UnsupportedModelError
 from agentspec.llama import capi, library, probe
-from agentspec.llama.capi import ModelHandle, ModelSettings
-from agentspec.llama.gguf import GgufFile, Scalar, read_gguf
+from agentspec.llama.adapters import load_adapters, read_adapters
+from agentspec.llama.capi import AdapterHandle, ModelHandle, ModelSettings
+from agentspec.llama.gguf import GgufFile, Integers, Scalar, read_gguf
 from agentspec.llama.vocab import Vocab
 
 __all__ = ["Closeable", "Model"]
@@ -40,8 +41,15 @@ class Closeable(Protocol):
 class Model:
     """A GGUF in memory. Made by `Model.load`; a context manager that closes itself."""
 
-    def __init__(self, handle: ModelHandle, file: GgufFile, settings: ModelSettings) -> None:
+    def __init__(
+        self,
+        handle: ModelHandle,
+        file: GgufFile,
+        settings: ModelSettings,
+        adapters: Sequence[tuple[AdapterHandle, float]] = (),
+    ) -> None:
         self._handle: ModelHandle | None = handle
+        self._adapters = tuple(adapters)
         self._file = file
         self._settings = settings
         self._vocab = Vocab(capi.model_vocab(handle), model_name=self.name)
@@ -64,7 +72,7 @@ class Model:
 
         Raises ModelNotFoundError, ModelFormatError, UnsupportedModelError; BackendError where GPU work
         is asked of a build or machine without GPU; ConfigError on GPU options that do not fit the
-        machine; ModelError where llama.cpp refuses the file for another reason.
+        machine; ModelError where llama.cpp refuses the file for another reason, or an adapter.
         """
         options = options or RuntimeOptions()
         check_gpu_options(options)
@@ -78,6 +86,7 @@ class Model:
     ) -> Model:
         """Loads without asking the probe: what the probe's own process does."""
         library.start()
+        adapters = [] if vocab_only else read_adapters(file, options)
         settings = _settings(options, extra_bufts=extra_bufts, vocab_only=vocab_only)
         library.forget_errors()
         handle = capi.load_model(file.path, settings)
@@ -92,8 +101,8 @@ class Model:
         try:
             if not vocab_only:
                 _check_decodable(handle, file)
-            return cls(handle, file, settings)
-        except UnsupportedModelError:
+            return cls(handle, file, settings, load_adapters(handle, adapters))
+        except ModelError:
             capi.free_model(handle)
             raise
 
@@ -109,6 +118,11 @@ class Model:
     @property
     def vocab(self) -> Vocab:
         return self._vocab
+
+    @property
+    def adapters(self) -> Sequence[tuple[AdapterHandle, float]]:
+        """The LoRA adapters that its contexts compute with, each with its scale."""
+        return self._adapters
 
     # llama.cpp asserts when it is asked for these of a model loaded with vocab_only: the header knows them
 
@@ -150,6 +164,11 @@ class Model:
     def metadata(self) -> Mapping[str, Scalar]:
         """The scalar entries of the file's header."""
         return self._file.metadata
+
+    @property
+    def arrays(self) -> Mapping[str, Integers]:
+        """agentspec's own arrays in the file's header."""
+        return self._file.arrays
 
     @property
     def size(self) -> int:

@@ -29,7 +29,7 @@ from agentspec import config
 from agentspec.config import RuntimeOptions
 from agentspec.errors import ConfigError, UnsupportedModelError
 from agentspec.llama import library
-from agentspec.llama.gguf import GgufFile
+from agentspec.llama.gguf import GgufFile, read_gguf
 
 __all__ = ["REPORTED", "BuildWarning", "child_command", "child_environment", "choose_extra_bufts"]
 
@@ -180,6 +180,7 @@ def _key(file: GgufFile, options: RuntimeOptions) -> str:
         "cpu": _cpu(),
         "devices": [device.description for device in library.devices()],
         "model": file.fingerprint,
+        "adapters": [[read_gguf(one.path).fingerprint, one.scale] for one in options.lora],
         "options": {name: options.model_dump(mode="json")[name] for name in _KEY_OPTIONS},
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -7,6 +7,7 @@ safe to call from any thread; the vocabulary lives as long as its model.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -58,6 +59,14 @@ class Vocab:
     @property
     def n_tokens(self) -> int:
         return self._n_tokens
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Names the vocabulary: equal for equal tokens in equal order, 32 hexadecimal digits."""
+        digest = hashlib.sha256()
+        for piece in self._pieces:
+            digest.update(len(piece).to_bytes(4, "little") + piece)
+        return digest.hexdigest()[:32]
 
     @property
     def end_ids(self) -> frozenset[int]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from agentspec.config import RuntimeOptions
 from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
-from agentspec.drafts.model import ModelDraft
+from agentspec.engine.draft_model import open_model_draft
 from agentspec.engine.request import Request
 from agentspec.grammar.reply import compile_json, follow_json
 from agentspec.grammar.tokenizer import GrammarTokenizer
-from agentspec.llama import Context, Model, Vocab, check_draft_vocab
+from agentspec.llama import Context, Model, Vocab
 from agentspec.proof.contexts import PROMPTS, Prompt
 from agentspec.proof.prove import Pair
 from agentspec.types import Matcher
@@ -50,12 +50,10 @@ def open_pair(
         n_ctx = min(n_ctx, model.n_ctx_train or n_ctx)  # with less room, fewer replies share a pass
         options = options.model_copy(update={"n_batch": _PASS})
         context = stack.enter_context(Context(model, n_ctx, n_slots=_SLOTS, options=options, n_outputs=_PASS))
-        drafts: list[Draft] = [GrammarDraft()]
+        drafts: list[Draft] = [GrammarDraft(model.vocab.token_bytes)]
         if draft is not None:
-            small = stack.enter_context(Model.load(draft, draft_options))
-            check_draft_vocab(model.vocab, small.vocab)
-            session = stack.enter_context(Context(small, n_ctx, n_slots=_SLOTS, options=draft_options))
-            drafts.append(ModelDraft(session, n_vocab=model.vocab.n_tokens))
+            small = open_model_draft(model, draft, options=draft_options, n_ctx=n_ctx, n_slots=_SLOTS)
+            drafts.append(stack.enter_context(small))
         yield Pair(context, model.vocab, drafts, requests)
 
 

@@ -2,11 +2,15 @@
 
 Sampling: short continuations of a few prompts, once as the engine writes them with its drafts, once with
 every token drawn from the target's law alone; the two-sample test compares them. The second arm computes
-blocks and passes of the same kind and only decides by another rule. Without them it would differ under any
-rule: llama.cpp's logits move with the size of a pass (CONTRIBUTING.md).
+blocks and passes of the same kind and only decides by another rule. (They are not quite of the same length:
+how much is proposed follows what was accepted.) Without them it would differ under any rule: llama.cpp's
+logits move with the size of a pass (CONTRIBUTING.md).
 
 Greedy: longer replies with drafts, and truly without, one token a pass, must be the same tokens. Where they
 are not, the difference must be a near-tie, proven without the engine.
+
+A proof is about the rule, which is to meet many proposals: wherever drafts are in use, every proposal with a
+chance is made, whatever it costs on this machine. So a proof's replies do not depend on a clock either.
 
 It must not know files, options of llama.cpp or how a result is shown.
 """
@@ -22,6 +26,7 @@ import numpy as np
 from agentspec.config import DraftOptions, GenerationOptions, ProofOptions, SamplingOptions
 from agentspec.drafts.base import Draft
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.engine.request import Request
 from agentspec.engine.rules import Rule, make_rule
 from agentspec.errors import EngineError
@@ -45,7 +50,7 @@ class Pair:
     """What a proof is about.
 
     target:   a session that nobody else uses
-    drafts:   the sources, in the order in which they are asked
+    drafts:   the sources; of offers that promise the same, that of the first is taken
     requests: prompts, with their grammars; the rest of them is the proof's to set
     """
 
@@ -180,7 +185,7 @@ class _Prover:
         done: int = 0,
     ) -> list[Tokens]:
         pair = self._pair
-        core = Core(pair.target, pair.vocab, pair.drafts, rules=rules)
+        core = Core(pair.target, pair.vocab, pair.drafts, rules=rules, costs=Costs.free())
         steps = itertools.count(done + 1)
         return generate(
             core,

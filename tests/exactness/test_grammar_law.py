@@ -1,4 +1,5 @@
-"""The output law under real grammars, by enumeration: llguidance's masks, forced runs, guesses and triggers.
+"""The output law under real grammars, by enumeration: llguidance's masks, forced runs, guesses, branches
+and triggers.
 
 The vocabulary is a handful of tokens with overlapping spellings, so that text has several tokenizations and
 the canonical one depends on what follows. The two laws are computed as numbers and may differ by rounding
@@ -16,6 +17,7 @@ from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.engine.request import Request
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.tokenizer import GrammarTokenizer
@@ -62,7 +64,8 @@ CASES: dict[str, tuple[Callable[[], Grammar], TableVocab, int]] = {
     "bare head": (bare, OBJECTS, 3),
 }
 
-DRAFTS = ["none", "grammar", "soft", "grammar+soft"]
+DRAFTS = ["none", "grammar", "branches", "soft", "grammar+soft", "branches+soft"]
+TEXTS = ("b ab c",)
 
 
 def soft_draft(vocab: TableVocab) -> ModelDraft:
@@ -71,7 +74,11 @@ def soft_draft(vocab: TableVocab) -> ModelDraft:
 
 
 def make_drafts(name: str, vocab: TableVocab) -> Sequence[Draft]:
-    drafts: dict[str, Callable[[], Draft]] = {"grammar": GrammarDraft, "soft": lambda: soft_draft(vocab)}
+    drafts: dict[str, Callable[[], Draft]] = {
+        "grammar": GrammarDraft,
+        "branches": lambda: GrammarDraft(vocab.token_bytes),
+        "soft": lambda: soft_draft(vocab),
+    }
     return [] if name == "none" else [drafts[part]() for part in name.split("+")]
 
 
@@ -89,7 +96,11 @@ def engine_law(
     def run(chance: ScriptedChance) -> tuple[int, ...]:
         nonlocal spared
         core = Core(
-            target(vocab, n_batch, n_outputs), vocab, make_drafts(drafts, vocab), rules=enumerated(chance)
+            target(vocab, n_batch, n_outputs),
+            vocab,
+            make_drafts(drafts, vocab),
+            rules=enumerated(chance),
+            costs=Costs.free(),
         )
         request = Request(
             prompt=PROMPT,
@@ -97,6 +108,7 @@ def engine_law(
             sampling=WARM,
             generation=GenerationOptions(max_tokens=length, seed=0),
             draft=DraftOptions(max_block=3, max_model_tokens=2),
+            texts=TEXTS,
         )
         tokens, trace = generate(core, request)
         spared = max(spared, len(tokens) - trace.target_passes)

@@ -17,6 +17,7 @@ from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.engine.request import Request
 from agentspec.grammar.following import FollowingGrammar
 from agentspec.grammar.matcher import CompiledGrammar
@@ -87,7 +88,7 @@ def engine_law(
         if soft:
             session = TableModel(random_rows(vocab.n_tokens, seed=5), n_vocab=vocab.n_tokens)
             drafts.append(ModelDraft(session, n_vocab=vocab.n_tokens))
-        core = Core(target(vocab), vocab, drafts, rules=enumerated(chance))
+        core = Core(target(vocab), vocab, drafts, rules=enumerated(chance), costs=Costs.free())
         request = Request(
             prompt=PROMPT,
             matcher=grammar.start(),
@@ -148,7 +149,8 @@ def test_the_end_of_the_turn_is_proposed_too() -> None:
     def rows(prefix: Sequence[int]) -> list[float]:
         return [9.0 * (token == reply[len(prefix) - len(PROMPT)]) for token in range(BRACKETS.n_tokens)]
 
-    core = Core(TableModel(rows, n_vocab=BRACKETS.n_tokens), BRACKETS, [GrammarDraft()])
+    model = TableModel(rows, n_vocab=BRACKETS.n_tokens)
+    core = Core(model, BRACKETS, [GrammarDraft()], costs=Costs.free())
     tokens, trace = generate(core, Request(prompt=PROMPT, matcher=document().start(), law="propose"))
     assert tokens == reply
     assert trace.target_passes == 1

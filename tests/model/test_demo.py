@@ -28,12 +28,15 @@ def test_the_demo_keeps_its_promises(target_model: Path, draft_model: Path) -> N
     figures = json.loads(done.stdout.splitlines()[-1])
 
     assert figures["tool_calls"] == figures["valid_tool_calls"] >= 4
-    none, grammar, both = (figures["configs"][name] for name in ("none", "grammar", "grammar+model"))
+    none, grammar, model, everything = (
+        figures["configs"][name] for name in ("none", "grammar", "grammar+model", "all")
+    )
     assert none["target_passes"] == none["tokens"], "plain decoding is one token a pass"
     assert none["acceptance"] == {}
-    assert grammar["acceptance"]["grammar"] > 0.9
-    assert both["tokens"] >= 3 * both["target_passes"]
-    assert set(both["acceptance"]) == {"grammar", "model"}
+    assert set(grammar["acceptance"]) == {"grammar"}
+    assert grammar["tokens"] >= 2 * grammar["target_passes"]
+    assert set(model["acceptance"]) <= {"grammar", "model"}  # the model is asked where that pays
+    assert everything["tokens"] >= 3 * everything["target_passes"]
 
     if figures["peak_rss_mb"] is not None:
         kv = ContextOptions().n_ctx * sum(KV_BYTES_A_TOKEN.values())

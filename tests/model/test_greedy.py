@@ -14,18 +14,16 @@ from pathlib import Path
 import pytest
 
 from agentspec.config import RuntimeOptions
-from agentspec.drafts.base import Draft
-from agentspec.drafts.grammar import GrammarDraft
-from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.llama import Context, Model
 from agentspec.proof.near_tie import first_difference, measure
-from tests.model.toolset import PROMPTS, Reply, Requests, run_all
+from tests.model.toolset import PROMPTS, Reply, Requests, every_draft, run_all
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 AT_ONCE = 8  # replies that share a pass
-CONFIGS = {"grammar": ("grammar",), "grammar+model": ("grammar", "model")}
+CONFIGS = {"grammar": ("grammar",), "all": ("grammar", "lookup", "history", "model")}
 
 
 class Pair:
@@ -35,12 +33,7 @@ class Pair:
         options = RuntimeOptions()
         self.context = Context(target, 6144, n_slots=AT_ONCE, options=options)
         draft_context = Context(draft, 6144, n_slots=AT_ONCE, options=options)
-        vocab = target.vocab
-        drafts: list[Draft] = [
-            GrammarDraft(),
-            ModelDraft(draft_context, n_vocab=vocab.n_tokens),
-        ]
-        self.core = Core(self.context, vocab, drafts)
+        self.core = Core(self.context, target.vocab, every_draft(target, draft_context), costs=Costs.free())
         self.requests = Requests(target)
 
     def replies(self, sources: tuple[str, ...]) -> dict[str, Reply]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,3 +47,11 @@ def test_structured_output(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for fact in ("customer='Ingrid Dahl'", "topic='damage'", "order_id='A-1042'", "urgent=True"):
         assert fact in printed
+
+
+@pytest.mark.usefixtures("target_model", "draft_model")
+def test_own_draft(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path("examples/own_draft.py")
+    arguments, sources = map(ast.literal_eval, capsys.readouterr().out.splitlines()[-2:])
+    assert arguments == {"city": "Canberra", "country": "Australia"}
+    assert sources["countries"]["accepted"] == sources["countries"]["proposed"] > 0

@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def test_damaged_header(tmp_path: Path, small_model: Path, old: bytes, new: byte
 def test_not_a_generator(small_model: Path, key: str, value: int, reason: str) -> None:
     file = read_gguf(small_model)
     metadata = {**file.metadata, key: value}
-    changed = type(file)(file.path, file.size, metadata, file.n_tensors, file.fingerprint)
+    changed = replace(file, metadata=metadata)
     with pytest.raises(UnsupportedModelError, match=reason):
         Model.load_unprobed(changed, RuntimeOptions(), extra_bufts=False)
 

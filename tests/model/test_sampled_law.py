@@ -21,9 +21,10 @@ import numpy as np
 import pytest
 
 from agentspec.config import DraftOptions, GenerationOptions, RuntimeOptions, SamplingOptions
-from agentspec.drafts.base import Draft, DraftRequest
+from agentspec.drafts.base import Draft, DraftRequest, Offer
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.engine.request import Request
 from agentspec.engine.rules import make_rule
 from agentspec.llama import Context, Model
@@ -44,11 +45,10 @@ LAW = SamplingOptions(temperature=1.0, top_k=40)
 OTHER = SamplingOptions(temperature=1.7, top_k=30)
 
 
-class NGramDraft:
-    """Draws the next token by what followed the last one in some text, or proposes nothing."""
+class NGramDraft(Draft):
+    """Offers the law of what followed the last token in some text, or nothing."""
 
     name = "model"
-    cheap = False
 
     def __init__(self, text: Sequence[Sequence[int]]) -> None:
         counts: defaultdict[int, Counter[int]] = defaultdict(Counter)
@@ -57,12 +57,9 @@ class NGramDraft:
                 counts[last][token] += 1
         self._laws = {last: _law(following) for last, following in counts.items()}
 
-    def propose(self, requests: Sequence[DraftRequest]) -> None:
-        for request in requests:
-            while request.room and (law := self._laws.get(request.prefix[-1])) is not None:
-                request.draw(law)
-
-    def release(self, slot: int) -> None: ...
+    def offer(self, requests: Sequence[DraftRequest]) -> list[Offer | None]:
+        laws = (self._laws.get(request.prefix[-1]) for request in requests)
+        return [None if law is None else Offer(draft_probs=law) for law in laws]
 
 
 def _law(counts: Counter[int]) -> Distribution:
@@ -92,7 +89,7 @@ class Sampler:
         self, drafts: Sequence[Draft], rules: Rules, *, tokens: int, samples: int = SAMPLES
     ) -> tuple[Arm, Counts]:
         counts = Counts()
-        core = Core(self._target, self._vocab, drafts, rules=rules)
+        core = Core(self._target, self._vocab, drafts, rules=rules, costs=Costs.free())
         self._arms += 1
         each = -(-samples // len(self._prompts))
         seeds = np.random.default_rng(self._arms).integers(2**63, size=each * len(self._prompts))

@@ -17,19 +17,21 @@ import pytest
 
 from agentspec.chance import GumbelNoise
 from agentspec.config import RuntimeOptions
-from agentspec.drafts.base import Draft
-from agentspec.drafts.grammar import GrammarDraft
-from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.engine.request import Request
 from agentspec.llama import Context, Model
 from agentspec.proof.arms import Counts, generate
 from agentspec.proof.near_tie import first_difference, measure
-from tests.model.toolset import MORE_PROMPTS, PROMPTS, Requests
+from tests.model.toolset import MORE_PROMPTS, PROMPTS, Requests, every_draft
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-CONFIGS = {"grammar": ("grammar",), "grammar+model": ("grammar", "model")}
+CONFIGS = {
+    "grammar": ("grammar",),
+    "grammar+model": ("grammar", "model"),
+    "grammar+lookup+history": ("grammar", "lookup", "history"),
+}
 TEMPERATURE = 0.8
 AT_ONCE = 12
 
@@ -41,8 +43,7 @@ class Pair:
         options = RuntimeOptions()
         self.context = Context(target, 16384, n_slots=AT_ONCE, options=options)
         draft_context = Context(draft, 16384, n_slots=AT_ONCE, options=options)
-        drafts: list[Draft] = [GrammarDraft(), ModelDraft(draft_context, n_vocab=target.vocab.n_tokens)]
-        self._core = Core(self.context, target.vocab, drafts)
+        self._core = Core(self.context, target.vocab, every_draft(target, draft_context), costs=Costs.free())
         self._requests = Requests(target)
 
     def request(self, seed: int, sources: tuple[str, ...]) -> Request:
@@ -105,7 +106,7 @@ def test_the_replies_are_sampled(plain: list[tuple[int, ...]]) -> None:
 def test_a_seed_gives_one_text_whatever_drafts(pair: Pair, plain: list[tuple[int, ...]], config: str) -> None:
     replies, counts = pair.replies(CONFIGS[config])
     for source in CONFIGS[config]:
-        assert counts.sources[source].accepted > 300
+        assert counts.sources[source].accepted > 200
     assert counts.passes < counts.tokens / 2
     different = [seed for seed in range(100) if replies[seed] != plain[seed]]
     print(f"{config}: {len(different)} of 100 replies differ somewhere")

@@ -10,13 +10,19 @@ from pathlib import Path
 from agentspec.chat import formats
 from agentspec.chat.template import ChatTemplate, template_source
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
+from agentspec.drafts.base import Draft
+from agentspec.drafts.grammar import GrammarDraft
+from agentspec.drafts.history import HistoryDraft
+from agentspec.drafts.lookup import LookupDraft
+from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.engine.request import Request
 from agentspec.engine.stream import Channel, Stream
 from agentspec.grammar.reply import compile_reply
-from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.grammar.tokenizer import GrammarTokenizer, ReplyTokenizer
+from agentspec.langchain.convert import recent_texts
 from agentspec.llama import Model
-from agentspec.types import BoundTool, Matcher, SystemTurn, Turn, UserTurn
+from agentspec.types import BoundTool, Matcher, Session, SystemTurn, Turn, UserTurn
 
 _DATA = json.loads(Path(__file__).with_name("tool_prompts.json").read_text(encoding="utf-8"))
 
@@ -74,7 +80,9 @@ class Requests:
             law=law,
             sampling=SamplingOptions(temperature=temperature),
             generation=GenerationOptions(max_tokens=max_tokens, seed=seed),
-            draft=DraftOptions.parse({"sources": sources, "verifier": verifier}),
+            draft=DraftOptions.parse({"sources": sources, "verifier": verifier, "max_model_tokens": 4}),
+            tool_set="tools",
+            texts=recent_texts(self.turns(prompt)),
         )
 
 
@@ -100,3 +108,14 @@ def _reply(stream: Stream) -> Reply:
         b"".join(step.data for step in steps).decode(),
         stream.result.complete,
     )
+
+
+def every_draft(target: Model, draft_session: Session) -> list[Draft]:
+    """A source of each kind, as an engine has them."""
+    vocab = target.vocab
+    return [
+        GrammarDraft(vocab.token_bytes),
+        HistoryDraft(vocab.token_bytes),
+        LookupDraft(vocab.token_bytes, ReplyTokenizer(vocab).tokenize),
+        ModelDraft(draft_session, n_vocab=vocab.n_tokens),
+    ]

@@ -13,10 +13,11 @@ import pytest
 
 from agentspec.chance import SeededRandomness
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
-from agentspec.drafts.base import Draft, DraftRequest
+from agentspec.drafts.base import Draft, DraftRequest, Offer
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.engine.engine import Engine
 from agentspec.engine.request import Request
 from agentspec.engine.rules import SampledRule
@@ -33,6 +34,7 @@ from agentspec.law import point_mass, probabilities, probability_of
 from agentspec.testing import TableModel, TableVocab, TrieMatcher, random_rows
 from agentspec.types import LogitsArray, Proposal, Span
 from agentspec.verify import Laws, Verdict
+from tests.unit.sources import Source, sure
 
 N_VOCAB = 6
 PIECES = ["a", "b", "c", "d", "e", "<end>"]
@@ -62,6 +64,11 @@ def request(
 def perfect_draft() -> ModelDraft:
     """The target as its own draft."""
     return ModelDraft(model(), n_vocab=N_VOCAB)
+
+
+def drafted(target: TableModel, *drafts: Draft) -> Core:
+    """A core whose drafts propose whatever has a chance."""
+    return Core(target, vocab(), drafts, costs=Costs.free())
 
 
 def run(core: Core, *requests: Request) -> list[Stream]:
@@ -95,19 +102,18 @@ def engine() -> Iterator[Engine]:
 
 def test_a_greedy_reply_is_the_argmax_chain_with_and_without_drafts() -> None:
     expected = greedy(model(), (0, 1, 2), 8)
-    drafts: list[Draft] = [GrammarDraft(), perfect_draft()]
-    for sources in ([], drafts):
-        (stream,) = run(Core(model(), vocab(), sources), request())
+    for drafts in ([], [GrammarDraft(), perfect_draft()]):
+        (stream,) = run(drafted(model(), *drafts), request())
         assert tokens(stream) == expected
         assert stream.result.finish_reason == "length"
         assert not stream.result.complete
 
 
 def test_a_perfect_draft_saves_passes() -> None:
-    target = model()
-    options = DraftOptions(max_model_tokens=8)
-    one = Request((0, 1, 2), draft=options, generation=GenerationOptions(max_tokens=8))
-    (stream,) = run(Core(target, vocab(), [perfect_draft()]), one)
+    peaked = random_rows(N_VOCAB, seed=1, scale=30.0)  # the draft is sure of all it says
+    target = TableModel(peaked, n_vocab=N_VOCAB)
+    draft = ModelDraft(TableModel(peaked, n_vocab=N_VOCAB), n_vocab=N_VOCAB)
+    (stream,) = run(drafted(target, draft), request())
     trace = stream.result.trace
     assert trace.target_passes == target.passes == 1
     assert trace.sources["model"].accepted == trace.sources["model"].proposed == 7
@@ -134,7 +140,7 @@ def test_a_stop_string_is_cut_off() -> None:
 def test_a_forced_reply_needs_no_pass_at_all() -> None:
     target = model()
     one = Request(prompt=(0,), matcher=TrieMatcher([(1, 2, 3)]), law="enforce/canonical")
-    (stream,) = run(Core(target, vocab(), [GrammarDraft()]), one)
+    (stream,) = run(drafted(target, GrammarDraft()), one)
     assert tokens(stream) == [1, 2, 3]
     assert stream.result.complete
     assert stream.result.trace.target_passes == target.passes == 0
@@ -144,7 +150,7 @@ def test_without_drafts_every_token_costs_a_pass() -> None:
     """The baseline is plain decoding: it skips no forced token."""
     target = model()
     one = Request(prompt=(0,), matcher=TrieMatcher([(1, 2, 3)]), draft=DraftOptions(sources=()))
-    (stream,) = run(Core(target, vocab(), [GrammarDraft()]), one)
+    (stream,) = run(drafted(target, GrammarDraft()), one)
     assert tokens(stream) == [1, 2, 3]
     assert target.passes == stream.result.trace.target_passes == 3
     assert stream.result.trace.sources == {}
@@ -198,7 +204,7 @@ def test_memory_that_cannot_go_back_starts_afresh() -> None:
 
 def test_more_requests_than_slots_all_get_their_own_reply() -> None:
     prompts = [(start, (start + 1) % 5) for start in range(5)]
-    core = Core(model(n_slots=2), vocab(), [perfect_draft()])
+    core = drafted(model(n_slots=2), perfect_draft())
     streams = run(core, *(request(prompt) for prompt in prompts))
     for prompt, stream in zip(prompts, streams, strict=True):
         assert tokens(stream) == greedy(model(), prompt, 8)
@@ -236,7 +242,7 @@ def test_more_sequences_than_rows_take_turns() -> None:
     target = model(n_ctx=512, n_batch=64, n_outputs=16, n_slots=8)
     prompts = [(start % 5, start // 5) for start in range(8)]
     draft = ModelDraft(model(n_slots=8), n_vocab=N_VOCAB)
-    streams = run(Core(target, vocab(), [draft]), *(request(prompt) for prompt in prompts))
+    streams = run(drafted(target, draft), *(request(prompt) for prompt in prompts))
     for prompt, stream in zip(prompts, streams, strict=True):
         assert tokens(stream) == greedy(model(), prompt, 8)
 
@@ -246,7 +252,7 @@ def test_without_drafts_every_sequence_has_its_token_in_every_pass(drafts: list[
     """Also where drafts are there and the requests do not want them: no room is kept for blocks."""
     target = model(n_ctx=512, n_batch=16, n_outputs=16, n_slots=8)
     requests = [replace(request((start % 5,)), draft=DraftOptions(sources=())) for start in range(8)]
-    run(Core(target, vocab(), drafts), *requests)
+    run(drafted(target, *drafts), *requests)
     assert target.passes == 8
 
 
@@ -293,7 +299,7 @@ def test_each_request_of_a_set_has_its_own_seed() -> None:
 def test_the_model_draft_is_rationed() -> None:
     options = DraftOptions(max_block=8, max_model_tokens=2)
     one = Request((0, 1, 2), draft=options, generation=GenerationOptions(max_tokens=7))
-    (stream,) = run(Core(model(), vocab(), [perfect_draft()]), one)
+    (stream,) = run(drafted(model(), perfect_draft()), one)
     assert stream.result.trace.accepted_lengths == {3: 2, 1: 1}
 
 
@@ -301,16 +307,14 @@ def test_what_a_stop_string_cuts_off_is_not_counted() -> None:
     text = "".join(PIECES[token] for token in greedy(model(), (0, 1, 2), 8))
     counts = []
     for drafts in ([], [perfect_draft()]):
-        (stream,) = run(Core(model(), vocab(), drafts), request(stop=(text[2:4],)))
+        (stream,) = run(drafted(model(), *drafts), request(stop=(text[2:4],)))
         counts.append((stream.result.trace.tokens, len(tokens(stream))))
     assert counts[0] == counts[1]
 
 
 def test_prompt_tokens_are_counted_once_however_they_are_loaded() -> None:
     for n_batch in (8, 16, 64):
-        (stream,) = run(
-            Core(model(n_ctx=128, n_batch=n_batch), vocab(), [perfect_draft()]), request([1] * 30)
-        )
+        (stream,) = run(drafted(model(n_ctx=128, n_batch=n_batch), perfect_draft()), request([1] * 30))
         assert stream.result.trace.prefill_computed == 30
 
 
@@ -343,7 +347,7 @@ def test_a_failing_target_fails_the_reply_and_not_the_next() -> None:
 
 def test_a_failing_draft_is_left_out_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     broken = ModelDraft(BrokenSession(failing={1, 2, 3}), n_vocab=N_VOCAB)
-    (stream,) = run(Core(model(), vocab(), [broken]), request())
+    (stream,) = run(drafted(model(), broken), request())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "'model' failed" in caplog.text
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
@@ -363,56 +367,33 @@ def test_a_block_that_cannot_be_verified_fails_the_reply_not_the_engine() -> Non
 
 
 def test_what_a_draft_proposes_too_much_is_left_out() -> None:
-    class Greedy:
-        name = "model"
-        cheap = True
-
-        def propose(self, requests: Sequence[DraftRequest]) -> None:
-            for one in requests:
-                one.propose((1,) * 60)
-
-        def release(self, slot: int) -> None: ...
-
-    (stream,) = run(Core(model(), vocab(), [Greedy()]), request())
+    (stream,) = run(drafted(model(), Source("model", sure(0.99, *[1] * 60))), request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
-    assert stream.result.trace.sources["model"].proposed <= 7 * 8
-
-
-def test_a_draft_that_draws_too_much_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    class Greedy:
-        name = "model"
-        cheap = True
-
-        def propose(self, requests: Sequence[DraftRequest]) -> None:
-            for one in requests:
-                for _ in range(60):
-                    one.draw(point_mass(1))
-
-        def release(self, slot: int) -> None: ...
-
-    (stream,) = run(Core(model(), vocab(), [Greedy()]), request())
-    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
-    assert "no room for" in caplog.text
+    assert 0 < stream.result.trace.sources["model"].proposed <= 7 * 8
 
 
 def test_a_draft_may_fail_in_any_way(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(ModelDraft):
-        def propose(self, requests: Sequence[DraftRequest]) -> None:
+        def offer(self, requests: Sequence[DraftRequest]) -> list[Offer | None]:
             raise KeyError(len(requests))
 
-    (stream,) = run(Core(model(), vocab(), [Broken(model(), n_vocab=N_VOCAB)]), request())
+    (stream,) = run(drafted(model(), Broken(model(), n_vocab=N_VOCAB)), request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
     assert "KeyError(1)" in caplog.text
 
 
-def test_a_draft_that_nobody_could_choose_is_refused() -> None:
-    class Unknown(ModelDraft):
-        @property
-        def name(self) -> str:
-            return "magic"
+def test_a_source_that_is_not_there_cannot_be_chosen() -> None:
+    """Those of the package may be missing: there is none of the draft model without one."""
+    core = drafted(model(), Source("mine", None))
+    core.check(replace(request(), draft=DraftOptions(sources=("mine", "model", "history"))))
+    with pytest.raises(ConfigError, match="named 'magic'") as caught:
+        core.check(replace(request(), draft=DraftOptions(sources=("mine", "magic"))))
+    assert "mine" in str(caught.value)
 
-    with pytest.raises(ConfigError, match="named 'magic'"):
-        Core(model(), vocab(), [Unknown(model(), n_vocab=N_VOCAB)])
+
+def test_two_sources_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="one name: mine, mine"):
+        drafted(model(), Source("mine", None), Source("mine", None))
 
 
 def test_a_bias_that_leaves_no_token_says_so() -> None:
@@ -426,15 +407,17 @@ def test_what_a_failing_draft_has_drawn_stays() -> None:
     """To drop it would be to choose by what was drawn, where that is what made the draft fail."""
 
     class Fails(ModelDraft):
-        def propose(self, requests: Sequence[DraftRequest]) -> None:
-            super().propose(requests)
-            raise DecodeError("too late")
+        def offer(self, requests: Sequence[DraftRequest]) -> list[Offer | None]:
+            if len(requests[0].prefix) > requests[0].n_settled:
+                raise DecodeError("too late")
+            law = point_mass(int(model().logits(requests[0].prefix).argmax()))
+            return [Offer(draft_probs=law)]
 
-    (stream,) = run(Core(model(), vocab(), [Fails(model(), n_vocab=N_VOCAB)]), request())
+    (stream,) = run(drafted(model(), Fails(model(), n_vocab=N_VOCAB)), request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
     trace = stream.result.trace
-    assert trace.sources["model"].accepted > 0
-    assert trace.draft_failures["model"] == trace.target_passes
+    assert (trace.target_passes, trace.sources["model"].accepted) == (4, 4)
+    assert trace.draft_failures["model"] == 3  # the last pass has room for one token only
 
 
 # ----------------------------------------------------------------------------------- log-probabilities
@@ -454,7 +437,7 @@ def test_logprobs_are_those_of_the_targets_law_whoever_proposed_the_token() -> N
     accepted = rejected = 0
     for seed in range(8):
         one = warm(logprobs=True, seed=seed)
-        (stream,) = run(Core(model(), vocab(), [draft]), one)
+        (stream,) = run(drafted(model(), draft), one)
         steps = list(stream)
         reply = [token for step in steps for token in step.tokens]
         logprobs = [value for step in steps for value in step.logprobs]
@@ -473,7 +456,7 @@ def test_forced_tokens_have_logprob_zero() -> None:
     one = Request(
         (0,), matcher=TrieMatcher([(1, 2, 3)]), generation=GenerationOptions(max_tokens=8, logprobs=True)
     )
-    (stream,) = run(Core(model(), vocab(), [GrammarDraft()]), one)
+    (stream,) = run(drafted(model(), GrammarDraft()), one)
     assert [value for step in stream for value in step.logprobs] == [0.0, 0.0, 0.0]
 
 
@@ -488,8 +471,9 @@ def test_logprobs_change_nothing_else_and_are_not_made_unasked() -> None:
 def test_a_draft_whose_logits_are_not_numbers_is_left_out() -> None:
     broken = TableModel(lambda _: [float("nan")] * N_VOCAB, n_vocab=N_VOCAB)
     draft = ModelDraft(broken, n_vocab=N_VOCAB)
-    (stream,) = run(Core(model(), vocab(), [draft]), request())
+    (stream,) = run(drafted(model(), draft), request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+    assert stream.result.trace.draft_failures["model"] > 0
 
 
 def test_a_target_whose_logits_are_not_numbers_is_an_error() -> None:
@@ -509,7 +493,7 @@ def test_what_a_failed_reply_left_is_not_built_on() -> None:
 def test_memory_that_cannot_go_back_is_not_drafted_on(caplog: pytest.LogCaptureFixture) -> None:
     table = TableModel(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, can_rewind=False)
     other = TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB)
-    core = Core(table, vocab(), [ModelDraft(other, n_vocab=N_VOCAB)])
+    core = drafted(table, ModelDraft(other, n_vocab=N_VOCAB))
     (stream,) = run(core, request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
     assert "drafting is off" in caplog.text
@@ -517,7 +501,7 @@ def test_memory_that_cannot_go_back_is_not_drafted_on(caplog: pytest.LogCaptureF
 
 def test_a_draft_whose_memory_cannot_go_back_starts_afresh() -> None:
     other = TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB, can_rewind=False)
-    core = Core(model(), vocab(), [ModelDraft(other, n_vocab=N_VOCAB)])
+    core = drafted(model(), ModelDraft(other, n_vocab=N_VOCAB))
     (stream,) = run(core, request())
     assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
     assert not stream.result.trace.draft_failures

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -39,6 +40,7 @@ from tests.unit.grammars import (
     small_tokenizer,
     spell,
 )
+from tests.unit.test_grammar import SpacedVocab
 
 PERSON = closed({"name": {"type": "string"}, "city": {"enum": ["Oslo", "Rome"]}})
 BARE = '{"name": "get_time", "arguments": {}}'
@@ -385,3 +387,69 @@ def test_the_law_is_named_by_what_is_asked_for() -> None:
     assert len(runtime.kinds) == 3
     assert not runtime.asked  # for a grammar that binds
     assert not runtime.schemas
+
+
+# ------------------------------------------------------------------------------------------- styles
+
+STYLED: list[bytes | str] = [*PIECES[:-3], "{\n", " {\n", '",\n', '"\n', "}\n", " }", "    ", '":"', '","']
+STYLED += ["unit", "celsius", "fahrenheit", *PIECES[-3:]]
+STYLED_END = len(STYLED) - 1
+STYLES: dict[str, Callable[[Json], str]] = {
+    "tight": json.dumps,
+    "two spaces": lambda value: json.dumps(value, indent=2),
+    "four spaces": lambda value: json.dumps(value, indent=4),
+    "tabs": lambda value: json.dumps(value, indent="\t"),
+    "compact": lambda value: json.dumps(value, separators=(",", ":")),
+    "padded": lambda value: json.dumps(value, separators=(" ,  ", "  : ")),
+    "half indented": lambda value: json.dumps(value, indent=1).replace("\n  ", " ").replace("\n }", " }"),
+}
+VOCABULARIES: dict[str, tuple[type[TableVocab], list[bytes | str]]] = {
+    "bytes": (TableVocab, [*PIECES[:256], *PIECES[-3:]]),
+    "merges across gaps": (TableVocab, STYLED),
+    "a space in front": (SpacedVocab, STYLED),
+}
+
+
+class Agent:
+    """Replies to one request after the other, as an engine would: it looks ahead on forks, settles what was
+    right of a proposal, and writes one token itself where there is none or it was wrong."""
+
+    def __init__(self, vocabulary: str = "merges across gaps", choice: ToolChoice = "required") -> None:
+        kind, pieces = VOCABULARIES[vocabulary]
+        self.end = len(pieces) - 1
+        vocab = kind(pieces, end_ids=[self.end], special_ids=[self.end - 2, self.end - 1])
+        self.tokenizer = GrammarTokenizer(vocab)
+        self.plain = GrammarTokenizer(
+            TableVocab(pieces, end_ids=[self.end], special_ids=[self.end - 2, self.end - 1])
+        )
+        self.follow([WEATHER, TIME], choice)
+
+    def follow(self, tools: Sequence[BoundTool], choice: ToolChoice) -> None:
+        grammar = follow_reply(self.tokenizer, HERMES, tools, choice, end=self.end, parallel=False)
+        assert grammar is not None
+        self.grammar = grammar
+
+    def reply(self, text: str) -> tuple[str, int]:
+        """What it wrote itself of a reply, its tokens parted by bars; and how many proposals were wrong."""
+        state = self.grammar.start().fork()
+        reply = [*spell(self.plain, text), self.end]
+        own, wrong, at = [], 0, 0
+        while at < len(reply):
+            run = state.fork().forced() or state.fork().guess()
+            right = next(
+                (n for n, token in enumerate(run) if reply[at + n : at + n + 1] != [token]), len(run)
+            )
+            wrong += right < len(run)
+            settled = reply[at : at + right] if run and right == len(run) else reply[at : at + right + 1]
+            if len(settled) > right:
+                own.append(self.tokenizer.vocab.pieces()[settled[-1]].decode())
+            for token in run:  # whatever is proposed is looked ahead over, and forgotten
+                state.fork().advance(token)
+            for token in settled:
+                state.advance(token)
+            at += len(settled)
+        return "|".join(own), wrong
+
+
+def styled(style: str, name: str, arguments: Json) -> str:
+    return f"<tool_call>\n{STYLES[style]({'name': name, 'arguments': arguments})}\n</tool_call>"

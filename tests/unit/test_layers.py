@@ -24,6 +24,8 @@ LAYERS = {
     "verify": 1,
     "chance": 1,
     "trace": 1,
+    "places": 1,
+    "timing": 1,
     "llama": 2,
     "grammar": 2,
     "chat": 2,

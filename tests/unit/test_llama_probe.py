@@ -19,7 +19,7 @@ from agentspec.llama import probe
 from agentspec.llama.gguf import GgufFile
 from agentspec.llama.probe import BuildWarning, choose_extra_bufts
 
-FILE = GgufFile(Path("toy.gguf"), 1000, {"general.architecture": "toy"}, 1, "f" * 64)
+FILE = GgufFile(Path("toy.gguf"), 1000, {"general.architecture": "toy"}, (), "f" * 64)
 
 SURVIVE = "pass"
 ILLEGAL = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"

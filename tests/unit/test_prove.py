@@ -14,7 +14,7 @@ import pytest
 
 from agentspec.cli import main as cli
 from agentspec.config import ProofOptions
-from agentspec.drafts.base import Draft, DraftRequest
+from agentspec.drafts.base import Draft, DraftRequest, Offer
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.drafts.model import ModelDraft
 from agentspec.engine.request import Request
@@ -81,7 +81,7 @@ def test_a_broken_rule_is_found() -> None:
 
 
 class Wrong(TableModel):
-    """Rows of a pass with more than one token of a sequence differ by `error` at token 0."""
+    """Rows of a pass with more than one token differ by `error` at token 0."""
 
     def __init__(self, error: float) -> None:
         super().__init__(
@@ -91,14 +91,14 @@ class Wrong(TableModel):
 
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
         rows = super().decode(spans)
-        if any(len(span.tokens) > 1 for span in spans):
+        if sum(len(span.tokens) for span in spans) > 1:
             for row in rows:
                 row[0] += self._error
         return rows
 
 
 def test_a_greedy_reply_that_differs_is_found() -> None:
-    """Both sampled arms see the wrong rows, so that only the greedy replies show them."""
+    """Sampled replies share their passes, so both arms see the wrong rows: only the greedy ones show them."""
     proof = prove(toy_pair(Wrong(30.0)), QUICK, report=silent)
     assert not proof.comparison.differ
     assert proof.mismatches > 0
@@ -127,11 +127,11 @@ def test_a_draft_that_fails_is_an_error() -> None:
     class Fails(ModelDraft):
         asked = 0
 
-        def propose(self, requests: Sequence[DraftRequest]) -> None:
+        def offer(self, requests: Sequence[DraftRequest]) -> list[Offer | None]:
             self.asked += 1
             if self.asked > 1:
                 raise DecodeError("no more")
-            super().propose(requests)
+            return super().offer(requests)
 
     pair = toy_pair()
     drafts = [pair.drafts[0], Fails(table(2), n_vocab=N)]
@@ -163,6 +163,22 @@ def test_the_arms_have_chances_of_their_own() -> None:
     """Else equal seeds would make the arms alike, and hide what the test looks for."""
     proof = prove(toy_pair(), QUICK, report=silent, rules=target_only)
     assert proof.comparison.statistic > proof.comparison.expected / 2
+
+
+def test_a_proof_does_not_ask_what_a_pass_costs() -> None:
+    """It is to meet many proposals, on any machine, and the same at any time."""
+
+    class Timed(GrammarDraft):
+        timed = False
+
+        def measure(self) -> list[tuple[int, float]]:
+            self.timed = True
+            return []
+
+    pair, grammar = toy_pair(), Timed()
+    few = QUICK.model_copy(update={"samples": 500, "greedy_prompts": 1})
+    prove(Pair(pair.target, VOCAB, [grammar], pair.requests[2:]), few, report=silent)
+    assert not grammar.timed
 
 
 def test_samples_are_shared_out_among_the_prompts() -> None:

@@ -1,13 +1,6 @@
-"""Public fakes: what the project tests itself with, for tests of code built on it.
+"""Fakes: a model, a vocabulary, a grammar and a request for proposals that are plain values.
 
-TableModel:    a Session whose logits are a function of the tokens before
-TableVocab:    a Vocabulary of a few short tokens
-TrieMatcher:   a Matcher that allows a finite set of replies
-proposals:     what a draft source proposes for one prefix, with what each token was drawn from
-ScriptedChance, enumerate_law: chance replaced by enumeration, so that the law of anything that uses
-               `Randomness` is computed exactly instead of sampled
-
-None of it needs a model or llama.cpp.
+They must not know the engine.
 """
 
 from __future__ import annotations
@@ -15,29 +8,16 @@ from __future__ import annotations
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from agentspec.chance import SeededRandomness
 from agentspec.config import SamplingOptions
-from agentspec.drafts.base import Draft
-from agentspec.engine.block import Block
-from agentspec.engine.planner import BlockRequest
 from agentspec.errors import CacheError, DecodeError, GrammarError
-from agentspec.types import Distribution, IdArray, LogitsArray, Matcher, Proposal, Randomness, Span
+from agentspec.places import TEXT, Place
+from agentspec.types import IdArray, LogitsArray, Matcher, Span
 
-__all__ = [
-    "ScriptedChance",
-    "TableModel",
-    "TableVocab",
-    "TrieMatcher",
-    "enumerate_law",
-    "proposals",
-    "random_rows",
-]
-
-Outcome = TypeVar("Outcome")
+__all__ = ["Asked", "TableModel", "TableVocab", "TrieMatcher", "random_rows"]
 
 
 def random_rows(n_vocab: int, *, seed: int, scale: float = 2.0) -> Callable[[Sequence[int]], Sequence[float]]:
@@ -79,6 +59,7 @@ class TableModel:
         self.n_slots = n_slots
         self.can_rewind = can_rewind
         self.passes = 0
+        self.decode_seconds = 0.0
         self._slots: list[list[int]] = [[] for _ in range(n_slots)]
 
     def tokens(self, slot: int) -> Sequence[int]:
@@ -198,7 +179,8 @@ class TrieMatcher:
         return tuple(sorted(self._next(self._taken))[:1])
 
     def advance(self, token: int) -> None:
-        if token not in self._next(self._taken):
+        ends = token in self._end_ids and self.accepting()
+        if not ends and token not in self._next(self._taken):
             raise GrammarError(f"token {token} cannot follow {self._taken}")
         self._taken.append(token)
 
@@ -211,99 +193,28 @@ class TrieMatcher:
         return not self._next(self._taken)
 
     def accepting(self) -> bool:
-        return tuple(self._taken) in self._replies
+        ended = bool(self._taken) and self._taken[-1] in self._end_ids
+        return tuple(self._taken[:-1] if ended else self._taken) in self._replies
 
     def _next(self, taken: Sequence[int]) -> set[int]:
         size = len(taken)
         return {reply[size] for reply in self._replies if len(reply) > size and reply[:size] == tuple(taken)}
 
 
-def proposals(
-    draft: Draft,
-    prefixes: Sequence[Sequence[int]],
-    *,
-    n_vocab: int,
-    matcher: Matcher | None = None,
-    limit: int = 8,
-    end_ids: Iterable[int] = (),
-    sampling: SamplingOptions | None = None,
-    last: bool = True,
-    chance: Randomness | None = None,
-) -> list[list[Proposal]]:
-    """What a source proposes in one call for several sequences, in slots 0, 1, ...
+@dataclass
+class Asked:
+    """A DraftRequest of plain values, for tests of draft sources.
 
-    n_vocab: size of the target's vocabulary
-    matcher: the grammar's state after each prefix
-    limit:   most tokens it may propose to each
-    chance:  what it draws with; by default a seed of its own for each length of prefix
-    """
-    blocks, requests = [], []
-    for slot, prefix in enumerate(prefixes):
-        source = chance or SeededRandomness(len(prefix))
-
-        def draw(distribution: Distribution, _: int, source: Randomness = source) -> int:
-            return source.draw(distribution)
-
-        block = Block(list(prefix), matcher, frozenset(end_ids), n_vocab=n_vocab, limit=limit, draw=draw)
-        settings = sampling or SamplingOptions()
-        blocks.append(block)
-        requests.append(BlockRequest(block, draft.name, slot=slot, sampling=settings, limit=limit, last=last))
-    draft.propose(requests)
-    return [block.proposals for block in blocks]
-
-
-class ScriptedChance:
-    """Randomness that follows a script of choices, and takes the first possible choice after its end.
-
-    choices: what was chosen at each decision, with the probability of that choice and how many
-             possible choices there were
+    matcher: the grammar's state at the end of the prefix
     """
 
-    def __init__(self, script: Sequence[int]) -> None:
-        self._script = script
-        self.choices: list[tuple[int, float, int]] = []
-
-    def accept(self, probability: float) -> bool:
-        outcomes = [(True, probability), (False, 1.0 - probability)]
-        possible = [outcome for outcome in outcomes if outcome[1] > 0.0]
-        return possible[self._choose([weight for _, weight in possible])][0]
-
-    def draw(self, distribution: Distribution) -> int:
-        pairs = zip(distribution.ids, distribution.probs, strict=True)
-        possible = [(int(token), float(weight)) for token, weight in pairs if weight > 0.0]
-        return possible[self._choose([weight for _, weight in possible])][0]
-
-    @property
-    def probability(self) -> float:
-        """The probability of all the choices made."""
-        return float(np.prod([weight for _, weight, _ in self.choices])) if self.choices else 1.0
-
-    def _choose(self, weights: Sequence[float]) -> int:
-        at = len(self.choices)
-        choice = self._script[at] if at < len(self._script) else 0
-        self.choices.append((choice, weights[choice], len(weights)))
-        return choice
-
-
-def enumerate_law(run: Callable[[ScriptedChance], Outcome]) -> dict[Outcome, float]:
-    """The exact law of `run`'s outcome: runs it once for every sequence of random decisions.
-
-    `run` must depend on nothing but the chance it is given, and its outcomes must be hashable.
-    """
-    law: dict[Outcome, float] = {}
-    script: list[int] | None = []
-    while script is not None:
-        chance = ScriptedChance(script)
-        outcome = run(chance)
-        law[outcome] = law.get(outcome, 0.0) + chance.probability
-        script = _next_script(chance.choices)
-    return law
-
-
-def _next_script(choices: Sequence[tuple[int, float, int]]) -> list[int] | None:
-    """The script after this one in depth-first order; None after the last."""
-    for at in range(len(choices) - 1, -1, -1):
-        choice, _, count = choices[at]
-        if choice + 1 < count:
-            return [taken for taken, _, _ in choices[:at]] + [choice + 1]
-    return None
+    prefix: Sequence[int]
+    slot: int = 0
+    n_prompt: int = 0
+    n_settled: int = 0
+    matcher: Matcher | None = None
+    place: Place = TEXT
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    tool_set: str = ""
+    texts: Sequence[str] = ()
+    room: int = 8

@@ -1,0 +1,64 @@
+"""Replies for the bench, made as a user's code makes them: by a `ChatAgentSpec`, one call at a time.
+
+It must not know what is measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agentspec.bench.drafts import Answer, Ask
+from agentspec.bench.replay import Outcome
+from agentspec.bench.stages import Setup
+from agentspec.config import RuntimeOptions
+from agentspec.engine.runtime import RuntimeSpec, open_runtime
+from agentspec.langchain.chat_model import ChatAgentSpec
+from agentspec.langchain.tools import OpenAITool
+
+__all__ = ["answer_with", "open_chat"]
+
+
+@contextmanager
+def open_chat(setup: Setup, *, model: str, options: RuntimeOptions) -> Iterator[Answer]:
+    """Loads the models of a setup, and frees them at the end.
+
+    model:   the target, by name or path
+    options: of target and draft alike
+
+    Raises what `open_runtime` raises; answers raise what the chat model raises.
+    """
+    spec = RuntimeSpec(
+        model=model,
+        draft=setup.draft,
+        target=options,
+        draft_runtime=options,
+        history="memory",  # a measurement is neither to be remembered nor to remember an earlier one
+        plugins=setup.plugins,
+    )
+    runtime = open_runtime(spec)
+    try:
+        yield answer_with(ChatAgentSpec.from_runtime(runtime))
+    finally:
+        runtime.close()
+
+
+def answer_with(chat: ChatAgentSpec) -> Answer:
+    """A function that makes replies with this model. Where there are tools, every reply is a call."""
+
+    def answer(ask: Ask) -> Outcome:
+        tools = [OpenAITool(tool) for tool in ask.turn.tools]
+        reply = (chat.bind_tools(tools, tool_choice="any") if tools else chat).invoke(
+            [dict(message) for message in ask.turn.messages],
+            draft_sources=ask.sources,
+            agent=ask.agent,
+            temperature=ask.temperature,
+            seed=ask.seed,
+            max_tokens=ask.max_tokens,
+        )
+        calls = [(call["name"], call["args"]) for call in reply.tool_calls]
+        cut = [call["args"] for call in reply.invalid_tool_calls]
+        return Outcome(json.dumps([reply.text, calls, cut]), reply.response_metadata["agentspec"])
+
+    return answer

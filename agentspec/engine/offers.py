@@ -1,0 +1,153 @@
+"""One sequence's block as its sources see it, and what an offer for it is worth.
+
+It must not know which source is asked when, nor what a pass costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from agentspec.config import DraftOptions, SamplingOptions
+from agentspec.drafts.base import Draft, Offer
+from agentspec.engine.block import Block
+from agentspec.engine.survival import Cell, Survival, context_class, heat
+from agentspec.places import Place
+from agentspec.trace import Trace
+from agentspec.types import Distribution, Matcher
+
+__all__ = ["BlockPlan", "Weighed", "weigh"]
+
+
+@dataclass(slots=True, eq=False)
+class BlockPlan:
+    """One sequence's block in the making: agentspec.drafts.base.DraftRequest, and what the planner notes.
+
+    survival: estimated probability that a token and all before it are accepted, shape (n,)
+    cells:    where it is learned what became of each token; () for one that is certain
+    asked:    how many tokens of the block each source that runs a model was asked for
+    n_paid:   the length below which it is not cut, since a probe has paid for it
+    """
+
+    slot: int
+    block: Block
+    n_prompt: int
+    sampling: SamplingOptions
+    draft: DraftOptions
+    trace: Trace
+    tool_set: str = ""
+    texts: Sequence[str] = ()
+    survival: list[float] = field(default_factory=list)
+    cells: list[tuple[Cell, ...]] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
+    n_paid: int = 0
+
+    # -------------------------------------------------------------------------- what sources may read
+
+    @property
+    def prefix(self) -> Sequence[int]:
+        return self.block.prefix
+
+    @property
+    def n_settled(self) -> int:
+        return self.block.n_settled
+
+    @property
+    def matcher(self) -> Matcher | None:
+        return self.block.fork()
+
+    @property
+    def place(self) -> Place:
+        return self.block.place
+
+    @property
+    def room(self) -> int:
+        return self.block.room
+
+    # ---------------------------------------------------------------------------- what the planner notes
+
+    @property
+    def reach(self) -> float:
+        """The estimated probability that the whole block is accepted."""
+        return self.survival[-1] if self.survival else 1.0
+
+    def uses(self, draft: Draft) -> bool:
+        """Whether the request wants proposals of this source."""
+        return draft.name in self.draft.sources
+
+    def cell(self, source: str, confidence: float | None) -> Cell:
+        """Where estimates for a source's next token are kept; with None, for the source as a whole."""
+        place = context_class(self.block.place.kind, self.block.legal[-1])
+        return Cell.of(source, place, confidence, heat(self.sampling))
+
+    def forced(self) -> bool:
+        """Whether only one token is legal next: whoever proposes it is right."""
+        legal = self.block.legal[-1]
+        return legal is not None and len(legal) == 1
+
+    def propose(self, token: int, source: str, confidence: float, survival: Survival) -> bool:
+        """Adds a token that is proposed with certainty; False where it is illegal or nothing more fits.
+
+        Raises ValueError for an id that the vocabulary has not.
+        """
+        forced, cell, whole = self.forced(), self.cell(source, confidence), self.cell(source, None)
+        if not self.block.propose(token, source):
+            return False
+        self._note(() if forced else (cell, whole), 1.0 if forced else survival.estimate(cell))
+        return True
+
+    def draw(self, offer: Weighed) -> None:
+        """Draws a token from the offer's distribution into the block.
+
+        Raises ValueError, before anything is drawn, for what is not a distribution over the vocabulary.
+        """
+        assert offer.draft_probs is not None
+        whole = self.cell(offer.source, None)
+        self.block.draw(offer.draft_probs, offer.source)
+        self._note((offer.cell, whole), offer.estimate)
+
+    def _note(self, cells: tuple[Cell, ...], estimate: float) -> None:
+        self.survival.append(self.reach * estimate)
+        self.cells.append(cells)
+
+
+class Weighed(NamedTuple):
+    """An offer that may be taken.
+
+    cell:     where estimates for its first token are kept
+    estimate: the probability that its first token is accepted if the block so far is
+    """
+
+    source: str
+    tokens: Sequence[int]
+    confidence: Sequence[float]
+    draft_probs: Distribution | None
+    cell: Cell
+    estimate: float
+
+
+def weigh(offer: Offer, source: str, plan: BlockPlan, survival: Survival) -> Weighed | None:
+    """The offer with what its first token is worth here; None where it offers nothing that is legal.
+
+    Raises ValueError where it is no offer: a run without a confidence for each token, or with ids that the
+    vocabulary has not.
+    """
+    tokens, confidence, draft_probs = offer
+    if len(tokens) != len(confidence):
+        raise ValueError(f"{len(tokens)} tokens offered with {len(confidence)} confidences")
+    if draft_probs is None:
+        if any(not 0 <= token < plan.block.n_vocab for token in tokens):
+            raise ValueError(f"offered ids outside the vocabulary of {plan.block.n_vocab}")
+        if not tokens or not plan.block.allows(tokens[0]):
+            return None
+    cell = plan.cell(source, confidence[0] if draft_probs is None else _agreement(draft_probs))
+    forced = draft_probs is None and plan.forced()
+    return Weighed(source, tokens, confidence, draft_probs, cell, 1.0 if forced else survival.estimate(cell))
+
+
+def _agreement(law: Distribution) -> float:
+    """The probability that two draws are equal: how sure a distribution is of itself."""
+    return float(np.dot(law.probs, law.probs))
