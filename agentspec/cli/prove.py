@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.models import OptionInfo
 
+from agentspec.cli.shared import check_writable, layers
 from agentspec.config import DEFAULT_MODEL, ProofOptions
-from agentspec.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentspec.proof.prove import Proof, Report
@@ -82,8 +82,8 @@ def prove_command(
         }
     )
     if as_json is not None:
-        _check_writable(as_json)
-    runtime = RuntimeOptions.parse({"n_gpu_layers": _layers(n_gpu_layers), "n_threads": n_threads})
+        check_writable(as_json)
+    runtime = RuntimeOptions.parse({"n_gpu_layers": layers(n_gpu_layers), "n_threads": n_threads})
     started = time.perf_counter()
     with (
         open_pair(
@@ -105,23 +105,6 @@ def prove_command(
         if as_json is not None:
             as_json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     raise typer.Exit(0 if proof.exact else 3)
-
-
-def _check_writable(path: Path) -> None:
-    """Raises ConfigError where the result could not be written, before minutes have gone into it."""
-    if str(path) == "-":
-        return
-    try:
-        path.touch()
-    except OSError as error:
-        raise ConfigError(f"--json {path} cannot be written: {error.strerror}") from error
-
-
-def _layers(text: str) -> int | str:
-    try:
-        return int(text)
-    except ValueError:
-        return text
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class Style:
     """What is in the gaps of replies that look alike."""
 
     def __init__(self, seen: Mapping[Gap, bytes | None] | None = None) -> None:
-        # A form is the white space, but where a line may begin, without the indent: that depends on the level.
+        # A form is the white space; where it begins a line, without the indent, which depends on the level.
         self._forms: dict[Gap, tuple[bytes, ...]] = {}  # the latest first
         self._indents: dict[int, bytes] = {}  # by level
         self._odd: set[Gap] = set()

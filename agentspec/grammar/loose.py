@@ -218,8 +218,9 @@ class LooseMatcher(GrammarMatcher):
         There are none if the last token would have merged with the white space that the text begins with:
         since it did not, something else comes.
         """
-        before = b"" if self._last is None else self._tokenizer.vocab.token_bytes(self._last)
-        if before:
+        vocab = self._tokenizer.vocab
+        if self._last is not None and not vocab.is_special(self._last):
+            before = vocab.token_bytes(self._last)
             tokens = self._spell(before + text)
             if tokens[:1] == [self._last]:
                 return tokens[1:]

@@ -24,6 +24,7 @@ from agentspec.grammar.reply import follow_json, follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import BracketTrigger
 from agentspec.langchain.chat_model import ChatAgentSpec
+from agentspec.prefix import common_prefix
 from agentspec.testing import TableVocab, TrieMatcher
 from agentspec.types import BoundTool, Json, Matcher, NamedTool, ToolChoice
 from tests.langchain_fakes import FakeRuntime
@@ -393,7 +394,6 @@ def test_the_law_is_named_by_what_is_asked_for() -> None:
 
 STYLED: list[bytes | str] = [*PIECES[:-3], "{\n", " {\n", '",\n', '"\n', "}\n", " }", "    ", '":"', '","']
 STYLED += ["unit", "celsius", "fahrenheit", *PIECES[-3:]]
-STYLED_END = len(STYLED) - 1
 STYLES: dict[str, Callable[[Json], str]] = {
     "tight": json.dumps,
     "two spaces": lambda value: json.dumps(value, indent=2),
@@ -408,48 +408,270 @@ VOCABULARIES: dict[str, tuple[type[TableVocab], list[bytes | str]]] = {
     "merges across gaps": (TableVocab, STYLED),
     "a space in front": (SpacedVocab, STYLED),
 }
+OSLO: Json = {"city": "Oslo", "unit": "celsius"}
 
 
 class Agent:
-    """Replies to one request after the other, as an engine would: it looks ahead on forks, settles what was
-    right of a proposal, and writes one token itself where there is none or it was wrong."""
+    """Replies to one request after the other, as an engine would have it: what is right of a proposal is
+    settled, and where there is none, or none of it is right, the model writes a token itself."""
 
-    def __init__(self, vocabulary: str = "merges across gaps", choice: ToolChoice = "required") -> None:
+    def __init__(
+        self,
+        tools: Sequence[BoundTool] = (WEATHER, TIME),
+        choice: ToolChoice = "required",
+        vocabulary: str = "merges across gaps",
+    ) -> None:
         kind, pieces = VOCABULARIES[vocabulary]
         self.end = len(pieces) - 1
-        vocab = kind(pieces, end_ids=[self.end], special_ids=[self.end - 2, self.end - 1])
-        self.tokenizer = GrammarTokenizer(vocab)
-        self.plain = GrammarTokenizer(
-            TableVocab(pieces, end_ids=[self.end], special_ids=[self.end - 2, self.end - 1])
+        self.tokenizer, self.plain = (
+            GrammarTokenizer(kind(pieces, end_ids=[self.end], special_ids=[self.end - 2, self.end - 1]))
+            for kind in (kind, TableVocab)
         )
-        self.follow([WEATHER, TIME], choice)
-
-    def follow(self, tools: Sequence[BoundTool], choice: ToolChoice) -> None:
         grammar = follow_reply(self.tokenizer, HERMES, tools, choice, end=self.end, parallel=False)
         assert grammar is not None
         self.grammar = grammar
 
+    def start(self) -> FollowingMatcher:
+        return self.grammar.start()
+
+    def tokens(self, text: str) -> list[int]:
+        return [*spell(self.plain, text), self.end]
+
+    def pieces(self, tokens: Sequence[int]) -> str:
+        pieces = [self.tokenizer.vocab.pieces()[token] for token in tokens]
+        return "|".join(piece.decode(errors="replace") for piece in pieces)
+
     def reply(self, text: str) -> tuple[str, int]:
-        """What it wrote itself of a reply, its tokens parted by bars; and how many proposals were wrong."""
-        state = self.grammar.start().fork()
-        reply = [*spell(self.plain, text), self.end]
+        """What of a reply was not proposed, token by token; and how many proposals were wrong."""
+        state = self.start().fork()
+        tokens = self.tokens(text)
         own, wrong, at = [], 0, 0
-        while at < len(reply):
-            run = state.fork().forced() or state.fork().guess()
-            right = next(
-                (n for n, token in enumerate(run) if reply[at + n : at + n + 1] != [token]), len(run)
-            )
-            wrong += right < len(run)
-            settled = reply[at : at + right] if run and right == len(run) else reply[at : at + right + 1]
-            if len(settled) > right:
-                own.append(self.tokenizer.vocab.pieces()[settled[-1]].decode())
-            for token in run:  # whatever is proposed is looked ahead over, and forgotten
-                state.fork().advance(token)
+        while at < len(tokens):
+            run = list(state.forced() or state.guess())
+            ahead = state.fork()
+            for token in run:  # may be rejected, and must teach nothing
+                ahead.advance(token)
+            right = common_prefix(run, tokens[at:])
+            settled = tokens[at : at + right]
+            if right < len(run) or not run:
+                own += tokens[at + right : at + right + 1]
+                settled = tokens[at : at + right + 1]
+                wrong += bool(run)
             for token in settled:
                 state.advance(token)
             at += len(settled)
-        return "|".join(own), wrong
+        return self.pieces(own), wrong
 
 
 def styled(style: str, name: str, arguments: Json) -> str:
     return f"<tool_call>\n{STYLES[style]({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@pytest.mark.parametrize("vocabulary", VOCABULARIES)
+@pytest.mark.parametrize("style", STYLES)
+def test_a_second_reply_is_proposed_in_the_style_of_the_first(vocabulary: str, style: str) -> None:
+    """All of it but the choice of a tool and its values, from the first token to the last."""
+    agent = Agent(vocabulary=vocabulary)
+    agent.reply(styled(style, "get_weather", OSLO))
+    assert agent.reply(styled(style, "get_time", {})) == ("t" if vocabulary == "bytes" else "time", 0)
+    own, wrong = agent.reply(styled(style, "get_weather", OSLO))
+    assert wrong == 0
+    # the end of the city may merge with what comes, and is not known before
+    assert own.startswith("w|O|s|l|o|" if vocabulary == "bytes" else "weather|Os|lo|")
+    assert own.count("|") <= (7 if vocabulary == "bytes" else 5)
+
+
+@pytest.mark.parametrize(
+    ("style", "own"),
+    [
+        ("tight", ""),
+        ("two spaces", '{\n| | "'),
+        ("four spaces", '{\n|    |"'),
+        ("tabs", '{\n|\t|"'),
+        ("compact", '":"'),
+    ],
+)
+def test_a_first_reply_is_proposed_from_its_second_gap_on(style: str, own: str) -> None:
+    assert Agent([TIME]).reply(styled(style, "get_time", {})) == (own, int(bool(own)))
+
+
+def test_gaps_of_each_kind_are_learned_one_by_one() -> None:
+    own, _ = Agent([TIME]).reply(styled("padded", "get_time", {}))
+    assert own == '"| | |:|"| |,| | "'  # before the first colon and the first comma, and behind the comma
+
+
+def test_a_style_that_changes_is_followed_again() -> None:
+    agent = Agent([TIME])
+    firsts = [agent.reply(styled(style, "get_time", {}))[1] for style in STYLES]
+    assert all(firsts[1:])
+    for style in STYLES:
+        wrong = [agent.reply(styled(style, "get_time", {}))[1] for _ in range(3)]
+        assert wrong[1:] == [0, 0]
+
+
+def test_a_style_that_comes_back_is_known_by_its_first_gap() -> None:
+    agent = Agent([TIME])
+    for style in ("two spaces", "tight"):
+        agent.reply(styled(style, "get_time", {}))
+    assert agent.reply(styled("two spaces", "get_time", {})) == ("{\n", 1)
+    assert agent.reply(styled("tight", "get_time", {})) == ('{"', 1)
+    assert agent.reply(styled("tight", "get_time", {})) == ("", 0)
+
+
+def test_back_in_the_tight_style_runs_are_forced_again() -> None:
+    agent = Agent([TIME])
+    tokens = agent.tokens(styled("tight", "get_time", {}))
+    assert list(agent.start().forced()) == tokens[:-1]
+    agent.reply(styled("two spaces", "get_time", {}))
+    assert agent.start().forced() == ()
+    assert agent.pieces(agent.start().guess()).startswith('<tool_call>|\n|{\n| | "|name')
+    agent.reply(styled("tight", "get_time", {}))
+    assert list(agent.start().forced()) == tokens[:-1]
+
+
+def test_what_is_only_looked_ahead_over_teaches_nothing() -> None:
+    agent = Agent([TIME])
+    request = agent.start()
+    tokens = agent.tokens(styled("two spaces", "get_time", {}))
+    running = request.fork()  # replies: a request may be kept, and begun from again
+    for ahead in (running.fork(), request.fork().fork()):
+        for token in tokens:
+            ahead.advance(token)
+            ahead = ahead.fork()
+    assert request.forced() == request.fork().forced() == agent.start().forced() != ()
+    for token in tokens[:6]:
+        running.advance(token)
+    learned = agent.start().guess()
+    assert learned == request.fork().guess() != ()
+    assert list(learned) == tokens[: len(learned)]
+    for token in agent.tokens(styled("compact", "get_time", {}))[2:]:
+        running.fork().advance(token)
+    assert agent.start().guess() == learned
+
+
+@pytest.mark.parametrize(
+    "text", ["See { 1 } and [ 2 ,3 ].", '{ "a" : 1 }', "\n```python\n{ \n1: 2}\n```", 'x [\n  "a",\n  "b"\n]']
+)
+def test_other_text_is_left_alone_and_teaches_nothing(text: str) -> None:
+    agent = Agent([TIME], "auto")
+    state = agent.start()
+    for token in agent.tokens("So: " + text):
+        assert state.forced() == state.guess() == ()
+        state.advance(token)
+    assert agent.reply(styled("tight", "get_time", {})) == ("<tool_call>", 0)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("style", ["two spaces", "compact", "padded"])
+@pytest.mark.parametrize(
+    ("before", "after"), [("", ""), ("Sure.\n", ""), ("```json\n", "\n```"), ("<tool_call>\n{\n  1", "")]
+)
+def test_triggers_work_in_every_style(choice: ToolChoice, style: str, before: str, after: str) -> None:
+    agent = Agent([TIME], choice)
+    body = styled(style, "get_time", {})
+    agent.reply(body)
+    if not before.startswith("<"):
+        body = body.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+    state = agent.start()
+    for token in spell(agent.plain, before):
+        state.advance(token)
+    tokens = agent.tokens(body + after)
+    state.advance(tokens[0])
+    for token in tokens[1:]:
+        assert (state.forced() or state.guess())[:1] == (token,)
+        state.advance(token)
+
+
+@pytest.mark.parametrize("style", ["two spaces", "compact", "tight"])
+def test_documents_are_followed_in_every_style(style: str) -> None:
+    agent = Agent([TIME])
+    agent.grammar = follow_json(agent.tokenizer, PERSON, end=agent.end)
+    agent.reply(STYLES[style]({"name": "lo", "city": "Oslo"}))
+    own, wrong = agent.reply(STYLES[style]({"name": "Os", "city": "Rome"}))
+    assert wrong == 0
+    assert own.split("|")[0] == "Os"
+
+
+def test_a_number_is_not_made_up() -> None:
+    """The white space before it does not say which one it is, though it can be nothing else."""
+    agent = Agent()
+    agent.grammar = follow_json(agent.tokenizer, closed({"lo": {"type": "integer"}}), end=agent.end)
+    agent.reply('{ "lo": 17 }')
+    state = agent.start()
+    for token in spell(agent.plain, '{ "lo":'):
+        state.advance(token)
+    assert state.guess() == ()
+    state.advance(ord(" "))
+    assert state.guess() == ()
+    for token in (ord("1"), ord(" ")):
+        state.advance(token)
+    assert agent.pieces(state.guess()) == "}"
+
+
+def test_bytes_of_a_character_are_followed() -> None:
+    agent = Agent([WEATHER], vocabulary="bytes")
+    text = styled("two spaces", "get_weather", {"city": "Oslo"}).replace("Oslo", "Malmö – 東")
+    agent.reply(text)
+    own, wrong = agent.reply(text)
+    assert wrong == 0
+    assert own.count("|") < 20
+
+
+def test_a_token_that_would_have_merged_with_the_usual_white_space_is_followed_by_something_else() -> None:
+    agent = Agent([TIME])
+    agent.reply(styled("two spaces", "get_time", {}))
+    state = agent.start()
+    for token in [agent.end - 2, ord("\n"), ord("{")]:
+        state.advance(token)
+    assert not agent.pieces(state.guess()).startswith("\n")  # that would be the token "{\n"
+
+
+def test_a_token_is_not_proposed_where_it_merges_with_whatever_comes_next() -> None:
+    """Behind the unit comes a comma or the end, and the quote is one token with either."""
+    properties: dict[str, Json] = {"unit": {"const": "lo"}, "city": {"const": "Os"}}
+    tool = BoundTool("get", "", {"type": "object", "properties": properties, "required": ["unit"]})
+    agent = Agent([tool])
+    agent.reply(styled("two spaces", "get", {"unit": "lo", "city": "Os"}))
+    state = agent.start()
+    for proposal in (
+        '<tool_call>|\n|{\n| | "|name|":| "|g|e|t|",\n| | "|arguments|":| {\n|    |"|unit|":| "|lo',
+        "",
+    ):
+        assert agent.pieces(state.guess()) == proposal
+        for token in state.guess():
+            state.advance(token)
+    other = state.fork()
+    state.advance(STYLED.index('"\n'))
+    assert agent.pieces(state.guess()) == " | }|\n|}\n|</tool_call>"
+    other.advance(STYLED.index('",\n'))
+    assert agent.pieces(other.guess()) == '    |"|city|":| "|Os|"\n| | }|\n|}\n|</tool_call>'
+
+
+# ---------------------------------------------------------------------------------------- key order
+
+UNIT = closed({"Os": {"const": "lo"}, "lo": {"const": "Os"}})
+ORDERED = closed({"city": {"const": "Oslo"}, "name": {"const": "lo"}, "unit": UNIT})
+
+
+def in_order(*keys: str) -> Json:
+    values: dict[str, Json] = {"city": "Oslo", "name": "lo", "unit": {"lo": "Os", "Os": "lo"}}
+    return {key: values[key] for key in keys}
+
+
+@pytest.mark.parametrize("style", ["tight", "two spaces"])
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_keys_are_proposed_in_the_order_in_which_they_were_written(choice: ToolChoice, style: str) -> None:
+    agent = Agent([BoundTool("get_time", "", ORDERED)], choice)
+    for keys in (("unit", "city", "name"), ("name", "unit", "city"), ("city", "name", "unit")):
+        text = styled(style, "get_time", in_order(*keys))
+        assert agent.reply(text)[0].count("|") > 10
+        agent.reply(text)
+        assert agent.reply(text) == ("" if choice == "required" else "<tool_call>", 0)
+
+
+def test_an_order_is_that_of_one_tool() -> None:
+    agent = Agent([BoundTool("get_time", "", ORDERED), BoundTool("get_weather", "", ORDERED)])
+    for _ in range(2):
+        agent.reply(styled("tight", "get_time", in_order("unit", "name", "city")))
+    arguments: Json = {"city": "Oslo", "name": "lo", "unit": {"Os": "lo", "lo": "Os"}}
+    assert agent.reply(styled("tight", "get_weather", arguments)) == ("weather", 0)
