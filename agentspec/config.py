@@ -226,10 +226,11 @@ class DraftOptions(Options):
         description="Keeps what is learned from earlier replies apart: agents that share tools but not "
         "habits, or must not see each other's text, get names of their own.",
     )
-    verifier: Literal["block", "token_wise", "seed_invariant"] = Field(
-        "block",
+    verifier: Literal["auto", "block", "token_wise", "seed_invariant"] = Field(
+        "auto",
         description="How proposals are verified; each is exact. 'block' accepts most. 'seed_invariant' makes "
-        "a seed give the same text with any draft, or none.",
+        "a seed give the same text whatever is proposed. 'auto' is 'seed_invariant' where a seed is given, "
+        "and 'block' where none is.",
     )
 
     @property

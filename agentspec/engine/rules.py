@@ -68,7 +68,7 @@ class SeedInvariantRule:
 
 
 def make_rule(options: DraftOptions, seed: int) -> Rule:
-    """The rule that a request asks for."""
+    """The rule that a request asks for. "auto", unless it was decided before, is the block rule."""
     if options.verifier == "seed_invariant":
         return SeedInvariantRule(GumbelNoise(seed))
-    return SampledRule(SeededRandomness(seed), block=options.verifier == "block")
+    return SampledRule(SeededRandomness(seed), block=options.verifier != "token_wise")

@@ -128,7 +128,7 @@ class ConfiguredChatModel(BaseChatModel):
     agent: str = inherit(DraftOptions, "agent")
     max_block: int = inherit(DraftOptions, "max_block")
     max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
-    verifier: Literal["block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")
+    verifier: Literal["auto", "block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")
     parallel_tool_calls: bool = inherit(ToolOptions, "parallel_tool_calls")
 
     timeout: float | None = Field(

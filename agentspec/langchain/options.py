@@ -105,10 +105,13 @@ class CallOptions:
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
         """From flat names, as `parse`."""
+        generation, draft = parse(GenerationOptions, values), parse(DraftOptions, values)
+        if draft.verifier == "auto" and generation.seed is not None:
+            draft = draft.model_copy(update={"verifier": "seed_invariant"})
         return cls(
             sampling=parse(SamplingOptions, values),
-            generation=parse(GenerationOptions, values),
+            generation=generation,
             law=parse(LawOptions, values),
-            draft=parse(DraftOptions, values),
+            draft=draft,
             tools=parse(ToolOptions, values),
         )

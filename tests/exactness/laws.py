@@ -42,6 +42,6 @@ def enumerated(chance: Randomness) -> Callable[[DraftOptions, int], Rule]:
     def make(options: DraftOptions, _: int) -> Rule:
         if options.verifier == "seed_invariant":
             return EnumeratedInvariantRule(chance)
-        return SampledRule(chance, block=options.verifier == "block")
+        return SampledRule(chance, block=options.verifier != "token_wise")
 
     return make

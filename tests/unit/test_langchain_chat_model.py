@@ -124,6 +124,23 @@ def test_options_of_a_call_come_before_the_models() -> None:
     assert second.draft.sources == ()
 
 
+@pytest.mark.parametrize(
+    ("values", "verifier"),
+    [
+        ({}, "auto"),
+        ({"seed": 5}, "seed_invariant"),
+        ({"seed": 5, "verifier": "block"}, "block"),
+        ({"verifier": "token_wise"}, "token_wise"),
+    ],
+)
+def test_a_seed_that_is_given_fixes_the_reply(values: dict[str, Any], verifier: str) -> None:
+    """Blocks depend on what passes take, so no other rule gives the same reply twice."""
+    model = fake_model("x")
+    model.invoke("x", **values)
+    (request,) = runtime_of(model).engine.requests
+    assert request.draft.verifier == verifier
+
+
 def test_the_draft_belongs_to_the_default_model() -> None:
     runtime = pytest.importorskip("agentspec.engine.runtime")
     spec = ChatAgentSpec()._spec(config.DEFAULT_MODEL)
