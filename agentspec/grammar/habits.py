@@ -66,7 +66,7 @@ class Style:
         form = space
         if gap.kind in _BREAKS and b"\n" in space:
             form = space[: space.rindex(b"\n") + 1]
-            self._learn_indent(gap.level, space[len(form) :])
+            self._indents[gap.level] = space[len(form) :]
         earlier = self._forms.pop(gap, ())
         self._forms[gap] = (form, *(other for other in earlier if other != form))[:_FORMS_KEPT]
         (self._odd.discard if form == _TIGHT.get(gap.kind, b"") else self._odd.add)(gap)
@@ -110,28 +110,22 @@ class Style:
     def _indent(self, level: int) -> bytes | None:
         if level in self._indents:
             return self._indents[level]
-        if not self._indents:
-            return None
-        near = min(self._indents, key=lambda known: abs(known - level))
+        near = min(self._indents, key=lambda known: abs(known - level), default=0)
         unit = self._unit(near)
-        if not unit:
+        if unit is None:
             return None
         indent = self._indents[near]
         return indent + unit * (level - near) if level > near else indent[len(unit) * (near - level) :]
 
-    def _unit(self, near: int) -> bytes:
-        """What one level adds: the difference of two that are known, or an equal part of one."""
-        indent = self._indents[near]
+    def _unit(self, near: int) -> bytes | None:
+        """What one level adds: the difference of two that are known, or an equal part of one; else None."""
         for other, known in self._indents.items():
             if other != near:
-                long, short = (indent, known) if near > other else (known, indent)
-                return long[len(short) :][: (len(long) - len(short)) // abs(near - other)]
-        return indent[: len(indent) // near] if near else b""
-
-    def _learn_indent(self, level: int, indent: bytes) -> None:
-        if self._indents.get(level, indent) != indent:
-            self._indents.clear()  # all levels are likely to have changed
-        self._indents[level] = indent
+                indents = sorted((self._indents[near], known), key=len)
+                return indents[1][len(indents[0]) :][
+                    : (len(indents[1]) - len(indents[0])) // abs(near - other)
+                ]
+        return self._indents[near][: len(self._indents[near]) // near] if near else None
 
 
 class Habits:

@@ -1,8 +1,7 @@
 """grammar="propose" on the default pair: the replies are those of the model left alone, in fewer passes.
 
-The conversations hold earlier calls: the model then writes its own on one line, as the grammar does, and with
-few words around them. Without any it indents them, which the grammar does not follow. Where a reply differs
-from the plain one it must be a near-tie, as in `test_greedy.py`.
+The conversations hold earlier calls: the model then writes its own on one line, and with few words around
+them. Where a reply differs from the plain one it must be a near-tie, as in `test_greedy.py`.
 """
 
 from __future__ import annotations

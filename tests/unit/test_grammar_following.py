@@ -393,7 +393,7 @@ def test_the_law_is_named_by_what_is_asked_for() -> None:
 # ------------------------------------------------------------------------------------------- styles
 
 STYLED: list[bytes | str] = [*PIECES[:-3], "{\n", " {\n", '",\n', '"\n', "}\n", " }", "    ", '":"', '","']
-STYLED += ["unit", "celsius", "fahrenheit", *PIECES[-3:]]
+STYLED += ["_weather", "unit", "celsius", "fahrenheit", *PIECES[-3:]]
 STYLES: dict[str, Callable[[Json], str]] = {
     "tight": json.dumps,
     "two spaces": lambda value: json.dumps(value, indent=2),
@@ -447,8 +447,8 @@ class Agent:
         tokens = self.tokens(text)
         own, wrong, at = [], 0, 0
         while at < len(tokens):
-            run = list(state.forced() or state.guess())
             ahead = state.fork()
+            run = list(ahead.forced() or ahead.guess())
             for token in run:  # may be rejected, and must teach nothing
                 ahead.advance(token)
             right = common_prefix(run, tokens[at:])
@@ -544,21 +544,27 @@ def test_what_is_only_looked_ahead_over_teaches_nothing() -> None:
     learned = agent.start().guess()
     assert learned == request.fork().guess() != ()
     assert list(learned) == tokens[: len(learned)]
-    for token in agent.tokens(styled("compact", "get_time", {}))[2:]:
-        running.fork().advance(token)
+    request.advance(tokens[0])
+    for ahead, from_there in ((running.fork(), 6), (request.fork(), 1)):
+        for token in agent.tokens(styled("compact", "get_time", {}))[from_there:]:
+            ahead.advance(token)
     assert agent.start().guess() == learned
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize(
     "text", ["See { 1 } and [ 2 ,3 ].", '{ "a" : 1 }', "\n```python\n{ \n1: 2}\n```", 'x [\n  "a",\n  "b"\n]']
 )
-def test_other_text_is_left_alone_and_teaches_nothing(text: str) -> None:
-    agent = Agent([TIME], "auto")
+def test_other_text_is_left_alone_and_teaches_nothing(choice: ToolChoice, text: str) -> None:
+    agent = Agent([TIME], choice)
     state = agent.start()
-    for token in agent.tokens("So: " + text):
+    first, *tokens = agent.tokens("So: " + text)
+    state.advance(first)
+    for token in tokens:
         assert state.forced() == state.guess() == ()
         state.advance(token)
-    assert agent.reply(styled("tight", "get_time", {})) == ("<tool_call>", 0)
+    tight = styled("tight", "get_time", {})
+    assert agent.reply(tight) == ("<tool_call>" if choice == "auto" else "", 0)
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
@@ -623,7 +629,8 @@ def test_a_token_that_would_have_merged_with_the_usual_white_space_is_followed_b
     state = agent.start()
     for token in [agent.end - 2, ord("\n"), ord("{")]:
         state.advance(token)
-    assert not agent.pieces(state.guess()).startswith("\n")  # that would be the token "{\n"
+    for ahead in (state, state.fork()):
+        assert not agent.pieces(ahead.guess()).startswith("\n")  # that would be the token "{\n"
 
 
 def test_a_token_is_not_proposed_where_it_merges_with_whatever_comes_next() -> None:
@@ -645,6 +652,21 @@ def test_a_token_is_not_proposed_where_it_merges_with_whatever_comes_next() -> N
     assert agent.pieces(state.guess()) == " | }|\n|}\n|</tool_call>"
     other.advance(STYLED.index('",\n'))
     assert agent.pieces(other.guess()) == '    |"|city|":| "|Os|"\n| | }|\n|}\n|</tool_call>'
+
+
+def test_the_beginning_of_several_words_is_proposed_up_to_where_they_may_part() -> None:
+    agent = Agent([BoundTool(name, "", TIME.parameters) for name in ("a_weather", "a_time")])
+    agent.reply(styled("two spaces", "a_time", {}))
+    assert agent.pieces(agent.start().guess()).endswith('|name|":| "|a')  # "_weather" may be one token
+
+
+def test_a_proposal_ends_where_the_white_space_is_not_known() -> None:
+    """The end of the call has shown that there is a line break, and not how far other lines are indented."""
+    agent = Agent([BoundTool("get_time", "", closed({"city": {"const": "lo"}}))])
+    agent.reply('<tool_call>\n{"name": "get_time", "arguments": {}\n}\n</tool_call>')
+    proposal = agent.pieces(agent.start().guess())
+    assert proposal.startswith('<tool_call>|\n|{"|name|')
+    assert proposal.endswith('|city|":| "|lo')  # the quote may be one token with what comes
 
 
 # ---------------------------------------------------------------------------------------- key order
@@ -675,3 +697,12 @@ def test_an_order_is_that_of_one_tool() -> None:
         agent.reply(styled("tight", "get_time", in_order("unit", "name", "city")))
     arguments: Json = {"city": "Oslo", "name": "lo", "unit": {"Os": "lo", "lo": "Os"}}
     assert agent.reply(styled("tight", "get_weather", arguments)) == ("weather", 0)
+
+
+def test_documents_have_an_order_too() -> None:
+    agent = Agent([TIME])
+    agent.grammar = follow_json(agent.tokenizer, ORDERED, end=agent.end)
+    text = json.dumps(in_order("unit", "name", "city"))
+    agent.reply(text)
+    agent.reply(text)
+    assert agent.reply(text) == ("", 0)
