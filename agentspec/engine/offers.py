@@ -30,6 +30,7 @@ class BlockPlan:
     cells:    where it is learned what became of each token; () for one that is certain
     asked:    how many tokens of the block each source that runs a model was asked for
     n_paid:   the length below which it is not cut, since a probe has paid for it
+    rival:    what a cheap source promises for the next token, while its offer waits for a model; else 0
     """
 
     slot: int
@@ -44,6 +45,7 @@ class BlockPlan:
     cells: list[tuple[Cell, ...]] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     n_paid: int = 0
+    rival: float = 0.0
 
     # -------------------------------------------------------------------------- what sources may read
 
@@ -77,6 +79,14 @@ class BlockPlan:
     def uses(self, draft: Draft) -> bool:
         """Whether the request wants proposals of this source."""
         return draft.name in self.draft.sources
+
+    def may_ask(self, model: Draft) -> bool:
+        """Whether a source that runs a model may add to this block."""
+        return (
+            not model.cheap
+            and self.uses(model)
+            and self.asked.get(model.name, 0) < self.draft.max_model_tokens
+        )
 
     def cell(self, source: str, confidence: float | None) -> Cell:
         """Where estimates for a source's next token are kept; with None, for the source as a whole."""

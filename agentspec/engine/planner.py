@@ -93,9 +93,10 @@ class Planner:
         """
         sources = list(self._drafts)
         pass_ = Pass(plans, n_base, self._costs, others)
-        self._extend(plans, sources, pass_)
+        self._extend(plans, sources, pass_, models_first=True)
         for model in [source for source in sources if not source.cheap]:
             self._extend_by_model(plans, model, sources, pass_)
+        self._extend([plan for plan in plans if plan.rival], sources, pass_)
         self._cut(plans, pass_)
 
     def learn(self, plan: BlockPlan, accepted: int) -> None:
@@ -124,8 +125,13 @@ class Planner:
 
     # ------------------------------------------------------------------------------------ cheap sources
 
-    def _extend(self, plans: Sequence[BlockPlan], sources: list[Draft], pass_: Pass) -> None:
-        """Grows the blocks by what cheap sources offer, until none of it has a chance."""
+    def _extend(
+        self, plans: Sequence[BlockPlan], sources: list[Draft], pass_: Pass, *, models_first: bool = False
+    ) -> None:
+        """Grows the blocks by what cheap sources offer, until none of it has a chance.
+
+        models_first: whether an offer waits where a model is expected to do better
+        """
         growing = [plan for plan in plans if plan.room]
         while growing:
             best: dict[int, Weighed] = {}
@@ -135,11 +141,25 @@ class Planner:
                     rival = best.get(plan.slot)
                     if rival is None or offer.estimate > rival.estimate:
                         best[plan.slot] = offer
+            if models_first:
+                for plan in growing:
+                    self._hold_back(plan, best, sources)
             growing = [
                 plan
                 for plan in growing
                 if plan.slot in best and self._take(plan, best[plan.slot], sources, pass_) and plan.room
             ]
+
+    def _hold_back(self, plan: BlockPlan, best: dict[int, Weighed], sources: Sequence[Draft]) -> None:
+        """Takes the best offer away where a model that may be asked is expected to do better."""
+        plan.rival = 0.0
+        offer = best.get(plan.slot)
+        if offer is not None and any(
+            plan.may_ask(source) and offer.estimate < self._survival.estimate(plan.cell(source.name, None))
+            for source in sources
+        ):
+            plan.rival = offer.estimate
+            del best[plan.slot]
 
     def _ask(
         self, source: Draft, plans: Sequence[BlockPlan], sources: list[Draft]
@@ -215,7 +235,7 @@ class Planner:
                 plan.asked[model.name] = plan.asked.get(model.name, 0) + 1
                 if self._take(plan, offer, sources, pass_, paid=paid):
                     grown.append((plan, plan.reach, sum(plan.survival)))
-            self._extend([plan for plan, _, _ in grown], sources, pass_)
+            self._extend([plan for plan, _, _ in grown], sources, pass_, models_first=True)
             for plan, reach, total in grown:
                 added = (sum(plan.survival) - total) / max(reach, _FLOOR)
                 self._followed[model.name] = 0.9 * self._follow(model) + 0.1 * added
@@ -231,14 +251,14 @@ class Planner:
         follow, table = self._follow(model), self._costs.source(model.name)
         able: list[tuple[int, float, BlockPlan]] = []  # tokens it misses, tokens it brings
         for plan in plans:
-            if not plan.room or plan.asked.get(model.name, 0) >= plan.draft.max_model_tokens:
+            if not plan.room or not plan.may_ask(model):
                 continue
             missing = self._guarded(model, [plan], lambda plan=plan: model.missing(plan), sources)  # type: ignore[misc]
             if model not in sources:
                 return {}, False
             if missing:  # else it cannot read this
-                estimate = self._survival.estimate(plan.cell(model.name, None))
-                able.append((missing, plan.reach * estimate * (1.0 + follow), plan))
+                better = self._survival.estimate(plan.cell(model.name, None)) - plan.rival
+                able.append((missing, plan.reach * max(better, 0.0) * (1.0 + follow), plan))
         able.sort(key=lambda one: (one[0], -one[1]))  # whoever has to catch up comes last
 
         def seconds(missing: int) -> float:

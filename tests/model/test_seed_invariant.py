@@ -27,11 +27,7 @@ from tests.model.toolset import MORE_PROMPTS, PROMPTS, Requests, every_draft
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-CONFIGS = {
-    "grammar": ("grammar",),
-    "grammar+model": ("grammar", "model"),
-    "grammar+lookup+history": ("grammar", "lookup", "history"),
-}
+CONFIGS = {"grammar": ("grammar",), "all": ("grammar", "lookup", "history", "model")}
 TEMPERATURE = 0.8
 AT_ONCE = 12
 
@@ -106,7 +102,7 @@ def test_the_replies_are_sampled(plain: list[tuple[int, ...]]) -> None:
 def test_a_seed_gives_one_text_whatever_drafts(pair: Pair, plain: list[tuple[int, ...]], config: str) -> None:
     replies, counts = pair.replies(CONFIGS[config])
     for source in CONFIGS[config]:
-        assert counts.sources[source].accepted > 200
+        assert counts.sources[source].accepted > 100
     assert counts.passes < counts.tokens / 2
     different = [seed for seed in range(100) if replies[seed] != plain[seed]]
     print(f"{config}: {len(different)} of 100 replies differ somewhere")

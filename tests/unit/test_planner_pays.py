@@ -172,6 +172,35 @@ def test_cheap_sources_are_asked_first() -> None:
     assert model.asked == [[[1, 4, 5]]]
 
 
+@pytest.mark.parametrize(
+    ("confidence", "seconds", "first"),
+    [
+        (0.5, 0.0, "model"),  # a guess waits for who is expected to know better,
+        (0.5, 9.0, "a"),  # is taken where that one is too dear,
+        (0.97, 0.0, "a"),  # and is none where it is as sure
+    ],
+)
+def test_a_guess_waits_for_a_model_that_is_expected_to_do_better(
+    confidence: float, seconds: float, first: str
+) -> None:
+    guess, model = (
+        Source("a", at([1], sure(confidence, 2))),
+        Source("model", at([1], sure(0.9, 3)), missing=1),
+    )
+    made = plan()
+    Planner([guess, model], costs(lambda _: seconds, fixed=2.0)).compose([made], 1)
+    assert made.block.proposals[0].source == first
+    assert len(guess.asked) >= 1
+
+
+def test_a_guess_that_waited_for_a_model_in_vain_is_taken() -> None:
+    guess, model = Source("a", at([1], sure(0.5, 2))), Source("model", None, missing=1)
+    made = plan()
+    Planner([guess, model], costs(lambda _: 0.0, fixed=2.0)).compose([made], 1)
+    assert model.asked
+    assert made.block.tokens == [2]
+
+
 def test_several_sequences_share_a_model_pass() -> None:
     model = Source("model", sure(0.99, 2), missing=1)
     plans = [plan(slot=slot, prefix=[slot], limit=1) for slot in range(3)]
