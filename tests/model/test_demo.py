@@ -36,7 +36,7 @@ def test_the_demo_keeps_its_promises(target_model: Path, draft_model: Path) -> N
     assert set(grammar["acceptance"]) == {"grammar"}
     assert grammar["tokens"] >= 2 * grammar["target_passes"]
     assert set(model["acceptance"]) <= {"grammar", "model"}  # the model is asked where that pays
-    assert everything["tokens"] >= 3 * everything["target_passes"]
+    assert everything["target_passes"] <= grammar["target_passes"]
 
     if figures["peak_rss_mb"] is not None:
         kv = ContextOptions().n_ctx * sum(KV_BYTES_A_TOKEN.values())
