@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.models import OptionInfo
 
 from agentspec.bench.options import BenchOptions
-from agentspec.cli.shared import check_writable, layers
+from agentspec.cli.shared import GpuLayers, JsonFile, Target, Threads, check_writable, help_of, layers
 from agentspec.config import DEFAULT_DRAFT, DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -58,10 +57,7 @@ class _Part(StrEnum):
     NEVER_SLOWER = "never-slower"
 
 
-def _help(name: str) -> OptionInfo:
-    """The command's option for a field of BenchOptions."""
-    option: OptionInfo = typer.Option(help=BenchOptions.model_fields[name].description)
-    return option
+_help = functools.partial(help_of, BenchOptions)
 
 
 @app.callback()
@@ -71,9 +67,7 @@ def _group() -> None:
 
 @app.command("drafts")
 def drafts_command(
-    model: Annotated[
-        str, typer.Option(help="The target: a catalogue name, a path, or hf:owner/repo/file.gguf.")
-    ] = DEFAULT_MODEL,
+    model: Target = DEFAULT_MODEL,
     draft: Annotated[
         str,
         typer.Option(
@@ -91,14 +85,9 @@ def drafts_command(
     only: Annotated[_Part | None, _help("only")] = None,
     temperature: Annotated[float, _help("temperature")] = _DEFAULTS.temperature,
     seed: Annotated[int, _help("seed")] = _DEFAULTS.seed,
-    n_gpu_layers: Annotated[
-        str, typer.Option(help="Layers of the models on the GPU: a count, -1 for all, or auto.")
-    ] = "auto",
-    n_threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
-    as_json: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the result as JSON to this file; - writes it to stdout."),
-    ] = None,
+    n_gpu_layers: GpuLayers = "auto",
+    n_threads: Threads = None,
+    as_json: JsonFile = None,
 ) -> None:
     """Measure what each draft source is worth to an agent that calls tools.
 

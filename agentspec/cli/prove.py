@@ -5,18 +5,17 @@ Exit codes: 0 exact, 3 not exact, others as everywhere.
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.models import OptionInfo
 
-from agentspec.cli.shared import check_writable, layers
+from agentspec.cli.shared import GpuLayers, JsonFile, Target, Threads, check_writable, help_of, layers
 from agentspec.config import DEFAULT_MODEL, ProofOptions
 
 if TYPE_CHECKING:
@@ -29,16 +28,11 @@ __all__ = ["prove_command"]
 _DEFAULTS = ProofOptions()
 
 
-def _help(name: str) -> OptionInfo:
-    """The command's option for a field of ProofOptions."""
-    option: OptionInfo = typer.Option(help=ProofOptions.model_fields[name].description)
-    return option
+_help = functools.partial(help_of, ProofOptions)
 
 
 def prove_command(
-    model: Annotated[
-        str, typer.Option(help="The target: a catalogue name, a path, or hf:owner/repo/file.gguf.")
-    ] = DEFAULT_MODEL,
+    model: Target = DEFAULT_MODEL,
     draft: Annotated[
         str | None, typer.Option(help="The draft model. Without one, only the grammar's drafts are checked.")
     ] = None,
@@ -48,14 +42,9 @@ def prove_command(
     greedy_prompts: Annotated[int, _help("greedy_prompts")] = _DEFAULTS.greedy_prompts,
     alpha: Annotated[float, _help("alpha")] = _DEFAULTS.alpha,
     seed: Annotated[int, _help("seed")] = _DEFAULTS.seed,
-    n_gpu_layers: Annotated[
-        str, typer.Option(help="Layers of both models on the GPU: a count, -1 for all, or auto.")
-    ] = "auto",
-    n_threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
-    as_json: Annotated[
-        Path | None,
-        typer.Option("--json", help="Write the result as JSON to this file; - writes it to stdout."),
-    ] = None,
+    n_gpu_layers: GpuLayers = "auto",
+    n_threads: Threads = None,
+    as_json: JsonFile = None,
     break_rule: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Check that drafts leave the law of the replies as it is, on your own models.

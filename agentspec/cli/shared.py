@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
+import typer
+from typer.models import OptionInfo
+
+from agentspec.config import Options
 from agentspec.errors import ConfigError
 
-__all__ = ["check_writable", "layers"]
+__all__ = ["GpuLayers", "JsonFile", "Target", "Threads", "check_writable", "help_of", "layers"]
+
+Target: TypeAlias = Annotated[
+    str, typer.Option(help="The target: a catalogue name, a path, or hf:owner/repo/file.gguf.")
+]
+GpuLayers: TypeAlias = Annotated[
+    str, typer.Option(help="Layers of the models on the GPU: a count, -1 for all, or auto.")
+]
+Threads: TypeAlias = Annotated[int | None, typer.Option(help="CPU threads.")]
+JsonFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--json", help="Write the result as JSON to this file; - writes it to stdout."),
+]
+
+
+def help_of(options: type[Options], name: str) -> OptionInfo:
+    """The command's option for a field of an option class."""
+    option: OptionInfo = typer.Option(help=options.model_fields[name].description)
+    return option
 
 
 def check_writable(path: Path) -> None:

@@ -83,12 +83,14 @@ class CostTable:
 class Costs:
     """The tables of one engine: the target's, and one for each source that runs a model.
 
-    frozen: True where passes are not to change them
+    frozen:  True where passes are not to change them
+    nothing: True where no pass costs more by another token
     """
 
     target: CostTable = field(default_factory=CostTable)
     sources: dict[str, CostTable] = field(default_factory=dict)
     frozen: bool = False
+    nothing: bool = False
 
     @classmethod
     def given(
@@ -101,9 +103,11 @@ class Costs:
 
     @classmethod
     def free(cls) -> Costs:
-        """Costs under which every proposal pays that has any chance: for proofs and tests, which are to meet
-        many of them."""
-        return cls.given(lambda n: 1.0 + 1e-9 * n)
+        """Costs under which whatever is offered is proposed: for proofs and tests of the rules, which are to
+        meet as many proposals as there can be, whatever has become of earlier ones."""
+        costs = cls.given(lambda _: 1.0)
+        costs.nothing = True
+        return costs
 
     def source(self, name: str) -> CostTable:
         """The table of a source; where the costs are given, and not of this one, it is free."""

@@ -54,6 +54,7 @@ class Planner:
     def __init__(self, drafts: Sequence[Draft], costs: Costs) -> None:
         self._drafts = tuple(drafts)
         self._costs = costs
+        self._floor = 0.0 if costs.nothing else _FLOOR
         self._survival = Survival()
         self._followed: dict[str, float] = {}  # what cheap sources add after a token of a model, by model
         self._forgone: dict[tuple[str, int], float] = {}  # seconds, by model and slot
@@ -197,7 +198,7 @@ class Planner:
         def take() -> None:
             # what has failed for long is still put forward, to be cut off or probed
             if offer.draft_probs is not None:
-                promising = plan.reach * max(offer.estimate, 2 * _FLOOR) > _FLOOR
+                promising = plan.reach * max(offer.estimate, 2 * _FLOOR) > self._floor
                 if paid or (promising and self._worth(pass_, plan.reach * offer.estimate)):
                     plan.draw(offer)
                 return
@@ -205,7 +206,7 @@ class Planner:
                 estimate = (
                     1.0 if plan.forced() else self._survival.estimate(plan.cell(offer.source, confidence))
                 )
-                if plan.reach * max(estimate, 2 * _FLOOR) < _FLOOR or (index and estimate < _STEADY):
+                if plan.reach * max(estimate, 2 * _FLOOR) < self._floor or (index and estimate < _STEADY):
                     break
                 if not plan.propose(token, offer.source, confidence, self._survival):
                     break

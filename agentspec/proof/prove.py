@@ -2,15 +2,14 @@
 
 Sampling: short continuations of a few prompts, once as the engine writes them with its drafts, once with
 every token drawn from the target's law alone; the two-sample test compares them. The second arm computes
-blocks and passes of the same kind and only decides by another rule. (They are not quite of the same length:
-how much is proposed follows what was accepted.) Without them it would differ under any rule: llama.cpp's
-logits move with the size of a pass (CONTRIBUTING.md).
+blocks and passes of the same kind and only decides by another rule. Without them it would differ under any
+rule: llama.cpp's logits move with the size of a pass (CONTRIBUTING.md).
 
 Greedy: longer replies with drafts, and truly without, one token a pass, must be the same tokens. Where they
 are not, the difference must be a near-tie, proven without the engine.
 
-A proof is about the rule, which is to meet many proposals: wherever drafts are in use, every proposal with a
-chance is made, whatever it costs on this machine. So a proof's replies do not depend on a clock either.
+A proof is about the rule, which is to meet many proposals: wherever drafts are in use, whatever is offered is
+proposed, at any cost and after any failure. So a proof's replies do not depend on a clock either.
 
 It must not know files, options of llama.cpp or how a result is shown.
 """

@@ -34,9 +34,10 @@ def test_the_demo_keeps_its_promises(target_model: Path, draft_model: Path) -> N
     assert none["target_passes"] == none["tokens"], "plain decoding is one token a pass"
     assert none["acceptance"] == {}
     assert set(grammar["acceptance"]) == {"grammar"}
+    assert grammar["acceptance"]["grammar"] > 0.9
     assert grammar["tokens"] >= 2 * grammar["target_passes"]
     assert set(model["acceptance"]) <= {"grammar", "model"}  # the model is asked where that pays
-    assert everything["target_passes"] <= grammar["target_passes"]
+    assert everything["tokens"] >= 3 * everything["target_passes"]
 
     if figures["peak_rss_mb"] is not None:
         kv = ContextOptions().n_ctx * sum(KV_BYTES_A_TOKEN.values())

@@ -30,17 +30,9 @@ from agentspec.llama import Context, Model, Vocab, capi, probe
 from agentspec.llama.gguf import read_gguf
 from agentspec.testing import Asked
 from agentspec.types import LogitsArray, Span
+from tests.model.tiny import OPTIONS
 from tools.tiny_gguf import Tensors, Value, gguf_bytes, tiny_gguf
 
-OPTIONS = RuntimeOptions(
-    n_gpu_layers=0,
-    n_threads=1,
-    n_batch=256,
-    flash_attn=False,
-    type_k="f32",
-    type_v="f32",
-    use_extra_bufts=False,
-)
 TOLERANCE = 1e-3
 WARM = SamplingOptions(temperature=0.9)
 WIDTH, FFN_WIDTH, N_LAYERS = 32, 64, 2

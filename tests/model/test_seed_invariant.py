@@ -28,6 +28,8 @@ from tests.model.toolset import MORE_PROMPTS, PROMPTS, Requests, every_draft
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 CONFIGS = {"grammar": ("grammar",), "all": ("grammar", "lookup", "history", "model")}
+LEAST = {"grammar": 300, "model": 300, "lookup": 100, "history": 100}
+"""Accepted tokens of each source: the comparison is about something."""
 TEMPERATURE = 0.8
 AT_ONCE = 12
 
@@ -102,7 +104,7 @@ def test_the_replies_are_sampled(plain: list[tuple[int, ...]]) -> None:
 def test_a_seed_gives_one_text_whatever_drafts(pair: Pair, plain: list[tuple[int, ...]], config: str) -> None:
     replies, counts = pair.replies(CONFIGS[config])
     for source in CONFIGS[config]:
-        assert counts.sources[source].accepted > 100
+        assert counts.sources[source].accepted > LEAST[source]
     assert counts.passes < counts.tokens / 2
     different = [seed for seed in range(100) if replies[seed] != plain[seed]]
     print(f"{config}: {len(different)} of 100 replies differ somewhere")

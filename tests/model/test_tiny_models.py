@@ -17,7 +17,7 @@ import pytest
 
 from agentspec.chat.formats import HERMES
 from agentspec.chat.template import ChatTemplate
-from agentspec.config import DraftOptions, GenerationOptions, RuntimeOptions
+from agentspec.config import DraftOptions, GenerationOptions
 from agentspec.drafts.base import Draft, DraftRequest, Offer
 from agentspec.drafts.grammar import GrammarDraft
 from agentspec.engine.core import Core
@@ -29,17 +29,9 @@ from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.llama import Context, Model, capi
 from agentspec.llama.gguf import read_gguf
 from agentspec.types import AssistantTurn, BoundTool, Json, LogitsArray, Span, ToolTurn, UserTurn
+from tests.model.tiny import OPTIONS
 from tools.tiny_gguf import ARCHITECTURES, N_VOCAB, WINDOW, main, tiny_gguf
 
-OPTIONS = RuntimeOptions(
-    n_gpu_layers=0,
-    n_threads=1,
-    n_batch=256,
-    flash_attn=False,
-    type_k="f32",
-    type_v="f32",
-    use_extra_bufts=False,
-)
 TOLERANCE = 1e-3  # rounding moves a logit by 4e-5 at most; one token of the window by 0.04 at least
 
 CUTTABLE = ("llama", "cohere2")

@@ -123,10 +123,22 @@ def test_nothing_is_asked_where_no_source_may_propose() -> None:
 
 
 def test_a_block_ends_where_it_has_hardly_a_chance() -> None:
-    """Of tokens that are right one time in five, say, even where they cost nothing."""
+    """Of tokens that are right one time in five, say, even where they cost next to nothing."""
     made = plan()
-    compose([Source("a", sure(0.2, 2))], made)
+    next_to_nothing = Costs.given(lambda n: 1.0 + 1e-9 * n)
+    Planner([Source("a", sure(0.2, 2))], next_to_nothing).compose([made], 1)
     assert 1 <= len(made.block) <= 2
+
+
+def test_a_proof_proposes_whatever_is_offered() -> None:
+    """Without costs at all a block is filled, also by what was never right before."""
+    source = Source("a", sure(0.2, 2))
+    planner = Planner([source], Costs.free())
+    for _ in range(50):
+        made = plan()
+        planner.compose([made], 1)
+        assert len(made.block) == 10
+        planner.learn(made, 0)
 
 
 # -------------------------------------------------------------------------------------- where it is cut
