@@ -1,12 +1,12 @@
 """grammar="propose" on the default pair: the replies are those of the model left alone, in fewer passes.
 
-The conversations hold earlier calls: the model then writes its own on one line, and with few words around
-them. Where a reply differs from the plain one it must be a near-tie, as in `test_greedy.py`.
+The conversations hold earlier calls, as text: the model then writes its own the same way, on one line and
+with nothing around it. Where a reply differs from the plain one it must be a near-tie (see `test_greedy.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from agentspec.grammar.reply import follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.llama import Model
 from agentspec.trace import SourceCount
-from agentspec.types import AssistantTurn, Json, Matcher, SystemTurn, ToolTurn, Turn, UserTurn
+from agentspec.types import AssistantTurn, Matcher, SystemTurn, Turn, UserTurn
 from tests.exactness.laws import generate
 from tests.model.test_greedy import Pair
 from tests.model.toolset import SYSTEM, TOOLS, Reply, Requests
@@ -46,15 +46,14 @@ class Conversations(Requests):
         self._follow = grammar
 
     def turns(self, prompt: str) -> list[Turn]:
-        pounds: Mapping[str, Json] = {"amount": 3, "from": "GBP", "to": "NOK"}
+        weather = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+        pounds = '{"name": "convert_currency", "arguments": {"amount": 3, "from": "GBP", "to": "NOK"}}'
         return [
             SystemTurn(SYSTEM),
             UserTurn("What's the weather in Rome?"),
-            AssistantTurn("", (("call_1", "get_weather", {"city": "Rome"}),)),
-            ToolTurn("Sunny, 24 degrees.", "call_1", "get_weather"),
+            AssistantTurn(weather),
             UserTurn("Convert 3 GBP to NOK."),
-            AssistantTurn("", (("call_2", "convert_currency", pounds),)),
-            ToolTurn("39.5", "call_2", "convert_currency"),
+            AssistantTurn(pounds),
             UserTurn(prompt),
         ]
 
