@@ -7,7 +7,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick mutants check format clean
+.PHONY: help setup demo test quick proofs mutants check format clean
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && exit; done; echo python3)
@@ -29,11 +29,15 @@ demo: ## Run the example agent on the default pair of models, and measure it
 
 test: ## Run all tests, on real models too
 	@$(SETUP) --models $(TEST_MODELS)
-	@$(VENV)/python -m pytest tests
+	@$(VENV)/python -m pytest tests/unit tests/exactness tests/contract tests/model
 
 quick: ## Run the tests that need no model (seconds)
 	@$(SETUP)
 	@$(VENV)/python -m pytest tests/unit tests/exactness tests/contract
+
+proofs: ## The proofs on real models at full size (an hour on two cores)
+	@$(SETUP) --models $(TEST_MODELS)
+	@$(VENV)/python -m pytest -s --full tests/model/test_sampled_law.py tests/model/test_seed_invariant.py tests/model/test_greedy.py
 
 mutants: ## Break the code in known ways and see that the tests notice (minutes)
 	@$(SETUP)

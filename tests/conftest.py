@@ -16,6 +16,15 @@ from agentspec.config import DEFAULT_DRAFT, DEFAULT_MODEL
 from agentspec.models.catalogue import lookup
 from agentspec.models.store import local_path
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="run the proofs on real models at full size (an hour on two cores), not at a quarter",
+    )
+
+
 SMALL_MODEL = "smollm2-135m-instruct"
 
 ModelPath = Callable[[str], Path]
@@ -27,6 +36,12 @@ def _model_file(name: str) -> Path:
     if not path.exists():
         pytest.fail(f"{path} is missing; run: agentspec pull {name}", pytrace=False)
     return path
+
+
+@pytest.fixture(scope="session")
+def full_size(request: pytest.FixtureRequest) -> bool:
+    """Whether the proofs on real models run at full size."""
+    return bool(request.config.getoption("--full"))
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ class Model:
         self._contexts: weakref.WeakSet[Closeable] = weakref.WeakSet()
         # from here on the handle is this object's to free, if it is only dropped;
         # not at exit: a thread may still be decoding then, and the system takes the memory back anyway
-        self._free = weakref.finalize(self, capi.free_model, handle)
+        self._free = weakref.finalize(self, _free, handle, self._vocab)
         self._free.atexit = False
 
     @classmethod
@@ -204,7 +204,6 @@ class Model:
         """Frees the model and its contexts. A second call does nothing."""
         for context in list(self._contexts):
             context.close()
-        self._vocab.close()
         self._handle = None
         self._free()
 
@@ -215,6 +214,12 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _free(handle: ModelHandle, vocab: Vocab) -> None:
+    """Frees a model; its vocabulary, which somebody may hold on to, must not read it any more."""
+    vocab.close()
+    capi.free_model(handle)
 
 
 def check_gpu_options(options: RuntimeOptions) -> None:

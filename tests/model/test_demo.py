@@ -1,4 +1,7 @@
-"""The demo as `make demo` runs it, with one round: what it promises besides speed."""
+"""The demo as `make demo` runs it, with one round: what it promises besides speed.
+
+But for one thing: no costs are measured, or the passes it makes would depend on how busy the machine is.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,13 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 
+DEMO = """
+import runpy
+from agentspec.engine import core
+core.Costs = core.Costs.free
+runpy.run_module("examples.demo", run_name="__main__", alter_sys=True)
+"""
+
 KV_BYTES_A_TOKEN = {  # layers * (K and V) * (KV heads * head size) * two bytes
     "target": 28 * 2 * (2 * 128) * 2,
     "draft": 24 * 2 * (2 * 64) * 2,
@@ -22,7 +32,7 @@ KV_BYTES_A_TOKEN = {  # layers * (K and V) * (KV heads * head size) * two bytes
 
 
 def test_the_demo_keeps_its_promises(target_model: Path, draft_model: Path) -> None:
-    command = [sys.executable, "-m", "examples.demo", "--rounds", "1"]
+    command = [sys.executable, "-c", DEMO, "--rounds", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout.splitlines()[-1])
@@ -36,7 +46,8 @@ def test_the_demo_keeps_its_promises(target_model: Path, draft_model: Path) -> N
     assert set(grammar["acceptance"]) == {"grammar"}
     assert grammar["acceptance"]["grammar"] > 0.9
     assert grammar["tokens"] >= 2 * grammar["target_passes"]
-    assert set(model["acceptance"]) <= {"grammar", "model"}  # the model is asked where that pays
+    assert set(model["acceptance"]) == {"grammar", "model"}
+    assert model["tokens"] >= 4 * model["target_passes"]
     assert everything["tokens"] >= 3 * everything["target_passes"]
 
     if figures["peak_rss_mb"] is not None:

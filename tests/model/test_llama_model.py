@@ -289,6 +289,13 @@ def test_closed_vocabulary(small_model: Path) -> None:
         _ = model.handle
 
 
+def test_a_vocabulary_that_outlives_its_model(small_model: Path) -> None:
+    vocab = Model.load(small_model, vocab_only=True).vocab
+    gc.collect()
+    with pytest.raises(ValueError, match="was closed"):
+        vocab.tokenize(b"hello", special=False)
+
+
 # --------------------------------------------------------------------------------------------- draft
 
 
