@@ -21,11 +21,14 @@ __all__ = ["answer_with", "open_chat"]
 
 
 @contextmanager
-def open_chat(setup: Setup, *, model: str, options: RuntimeOptions) -> Iterator[Answer]:
+def open_chat(
+    setup: Setup, *, model: str, options: RuntimeOptions, ignore_costs: bool = False
+) -> Iterator[Answer]:
     """Loads the models of a setup, and frees them at the end.
 
-    model:   the target, by name or path
-    options: of target and draft alike
+    model:        the target, by name or path
+    options:      of target and draft alike
+    ignore_costs: whether all that is offered is proposed, whatever a pass takes
 
     Raises what `open_runtime` raises; answers raise what the chat model raises.
     """
@@ -36,6 +39,7 @@ def open_chat(setup: Setup, *, model: str, options: RuntimeOptions) -> Iterator[
         draft_runtime=options,
         history="memory",  # a measurement is neither to be remembered nor to remember an earlier one
         plugins=setup.plugins,
+        ignore_costs=ignore_costs,
     )
     runtime = open_runtime(spec)
     try:

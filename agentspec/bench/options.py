@@ -5,9 +5,9 @@ Imports next to nothing, so that the command's help does not wait for numpy.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from agentspec.config import Options
 
@@ -29,5 +29,19 @@ class BenchOptions(Options):
     temperature: float = Field(0.7, gt=0.0, le=100.0, description="Temperature of the sampled part.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the sampled replies.")
 
+    ignore_costs: bool = Field(
+        False,
+        description="Propose whatever is offered, as if a pass took the same time at every size: passes and "
+        "acceptance then show what the sources know, on any machine; speed shows nothing.",
+    )
+
+    @model_validator(mode="after")
+    def _costs_decide_what_is_never_slower(self) -> Self:
+        if self.ignore_costs and self.only == "never-slower":
+            raise ValueError("ignore_costs leaves out what never-slower measures: choose one of them")
+        return self
+
     def measures(self, part: Part) -> bool:
+        if part == "never-slower" and self.ignore_costs:
+            return False
         return self.only in (None, part)

@@ -85,6 +85,7 @@ def drafts_command(
     only: Annotated[_Part | None, _help("only")] = None,
     temperature: Annotated[float, _help("temperature")] = _DEFAULTS.temperature,
     seed: Annotated[int, _help("seed")] = _DEFAULTS.seed,
+    ignore_costs: Annotated[bool, _help("ignore_costs")] = False,
     n_gpu_layers: GpuLayers = "auto",
     n_threads: Threads = None,
     as_json: JsonFile = None,
@@ -97,7 +98,8 @@ def drafts_command(
 
     A target pass is one run of the big model. Fewer passes for the same reply are what drafts are for.
 
-    All of it takes an hour or more on a CPU; `--subset 12 --only greedy` gives a first impression.
+    All of it takes an hour or more on a CPU; `--subset 12 --only greedy` gives a first impression. What is
+    proposed depends on what passes cost on this machine; with `--ignore-costs` it does not.
     """
     from agentspec.bench.chat import open_chat
     from agentspec.bench.drafts import bench_drafts
@@ -105,13 +107,21 @@ def drafts_command(
     from agentspec.bench.workload import load_workload
     from agentspec.config import RuntimeOptions
 
-    given = {"rounds": rounds, "subset": subset, "only": only, "temperature": temperature, "seed": seed}
-    options = BenchOptions.parse(given)
+    options = BenchOptions.parse(
+        {
+            "rounds": rounds,
+            "subset": subset,
+            "only": only,
+            "temperature": temperature,
+            "seed": seed,
+            "ignore_costs": ignore_costs,
+        }
+    )
     runtime = RuntimeOptions.parse({"n_gpu_layers": layers(n_gpu_layers), "n_threads": n_threads})
     if as_json is not None:
         check_writable(as_json)
     draft_model = _draft(draft, model)
-    opener = functools.partial(open_chat, model=model, options=runtime)
+    opener = functools.partial(open_chat, model=model, options=runtime, ignore_costs=ignore_costs)
     started = time.perf_counter()
     with _random_draft(random_draft, draft_model, options) as useless:
         planned = plan(load_workload(), options, draft=draft_model, random_draft=useless)
@@ -126,6 +136,7 @@ def drafts_command(
         "subset": subset,
         "temperature": temperature,
         "seed": seed,
+        "ignore_costs": ignore_costs,
         "platform": platform.platform(),
         "seconds": round(time.perf_counter() - started, 1),
     }
@@ -187,9 +198,10 @@ def _print(findings: Findings, options: BenchOptions) -> None:
 
     console = Console(highlight=False)
     parts = (("greedy", findings.greedy), (f"temperature {options.temperature:g}", findings.sampled))
+    costs = ", costs ignored" if options.ignore_costs else ""
     for title, configs in parts:
         if configs is not None:
-            console.print(table(title, configs))
+            console.print(table(title + costs, configs))
     for label, text in lines(findings):
         console.print(Text.assemble((f"{label:<15}", "dim"), text), soft_wrap=True)
 

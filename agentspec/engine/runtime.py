@@ -26,6 +26,7 @@ from agentspec.drafts.history_store import HistoryStore
 from agentspec.drafts.lookup import LookupDraft
 from agentspec.drafts.plugins import DraftContext, DraftPlugin, plugin_drafts
 from agentspec.engine.core import Core
+from agentspec.engine.cost import Costs
 from agentspec.engine.draft_model import open_model_draft
 from agentspec.engine.engine import Engine
 from agentspec.grammar.matcher import Grammar
@@ -49,6 +50,7 @@ class RuntimeSpec:
     n_parallel:   replies that can be generated at once
     history:      where earlier replies are kept for the history draft
     plugins:      draft sources beside the built-in and the installed ones: (name, plugin) of each
+    ignore_costs: propose whatever is offered, whatever a pass takes: to measure what drafts know
     """
 
     model: str
@@ -61,6 +63,7 @@ class RuntimeSpec:
     wire_format: str | None = None
     history: Literal["disk", "memory", "off"] = "disk"
     plugins: tuple[tuple[str, DraftPlugin], ...] = ()
+    ignore_costs: bool = False
 
 
 class Runtime:
@@ -206,7 +209,7 @@ def _load(spec: RuntimeSpec) -> Runtime:
                 target, draft_path, options=spec.draft_runtime, n_ctx=spec.n_ctx, n_slots=spec.n_parallel
             )
             drafts.append(stack.enter_context(draft))
-        core = Core(context, vocab, drafts)
+        core = Core(context, vocab, drafts, costs=Costs.free() if spec.ignore_costs else None)
         freeing = stack.pop_all()  # from here on the engine's thread frees the models
     return Runtime(
         name=spec.model,

@@ -234,11 +234,13 @@ class FakeModels:
         self._passes = passes or (lambda ask: 10 if not ask.sources else 10 - 2 * len(ask.sources))
         self.setups: list[Setup] = []
         self.asked: list[Ask] = []
+        self.settings: Mapping[str, object] = {}
         self.open = 0
 
     @contextmanager
-    def __call__(self, setup: Setup, **_: object) -> Iterator[Answer]:
+    def __call__(self, setup: Setup, **settings: object) -> Iterator[Answer]:
         self.setups.append(setup)
+        self.settings = settings
         self.open += 1
         assert self.open == 1  # two pairs of models might not fit into memory
         yield self._answer
@@ -485,6 +487,24 @@ def test_the_json_is_as_its_schema_says(
     assert re.search(r"all +4 +5\.00 +50\.0 +5\.00×", printed)
     assert re.search(r"never slower +5\.00× with drafts: prose, no tools\n", printed)
     assert models.setups[0].draft == "qwen2.5-coder-0.5b-instruct"
+    assert models.settings["ignore_costs"] is found["ignore_costs"] is False
+
+
+def test_where_costs_are_ignored_only_passes_count(
+    run: Run, models: FakeModels, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "bench.json"
+    size = ("--subset", "2", "--rounds", "1", "--random-draft", "random.gguf")
+    assert run(*size, "--ignore-costs", "--json", str(path)) == 0
+    found = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.validate(found, SCHEMA)
+    assert models.settings["ignore_costs"] is found["ignore_costs"] is True
+    assert set(found["never_slower"].values()) == {None}
+    printed = capsys.readouterr().out
+    assert "2 tool calls, greedy, costs ignored, medians of 1" in printed
+    assert "never slower" not in printed
+    assert run("--ignore-costs", "--only", "never-slower") == 1
+    assert "ignore_costs leaves out what never-slower measures" in capsys.readouterr().err
 
 
 def test_json_to_stdout_is_all_there_is_on_it(
