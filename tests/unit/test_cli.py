@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -114,16 +115,23 @@ def test_pull_prints_json_to_stdout_and_progress_to_stderr() -> None:
 
 
 def test_ctrl_c_exits_with_130_and_no_traceback() -> None:
+    script = f"""
+        import runpy, signal, sys
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        sys.argv = ["agentspec", "pull", {REFERENCE!r}]
+        runpy.run_module("agentspec", run_name="__main__")
+    """
     with fake_server() as hub:
         page = hub.pages[HUB_PATH] = Page(CONTENT, stall=threading.Event())
-        child = subprocess.Popen(
-            [sys.executable, "-m", "agentspec", "pull", REFERENCE],
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script)],
             env={**os.environ, "HF_ENDPOINT": hub.url},
             stderr=subprocess.PIPE,
             text=True,
-        )
-        assert page.stalled.wait(timeout=30)
-        child.send_signal(signal.SIGINT)
-        _, printed = child.communicate(timeout=30)
+        ) as child:
+            assert page.stalled.wait(timeout=30)
+            child.send_signal(signal.SIGINT)
+            _, printed = child.communicate(timeout=30)
     assert child.returncode == 130
     assert "Traceback" not in printed
