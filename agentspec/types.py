@@ -219,6 +219,26 @@ class Session(Protocol):
         ...
 
     @property
+    def can_snapshot(self) -> bool:
+        """Whether a prefix's state can be taken out and put back."""
+        ...
+
+    def state(self, slot: int, length: int) -> bytes:
+        """The KV of a slot's first `length` tokens, for `restore` of a session made alike.
+
+        Raises CacheError where it cannot be had; ValueError if the slot does not hold that many.
+        """
+        ...
+
+    def restore(self, slot: int, tokens: Sequence[int], state: bytes) -> None:
+        """Makes a slot hold `tokens`, whose state this is, in place of what it held.
+
+        Raises CacheError, leaving the slot empty, where the state is not taken; DecodeError where the context
+        does not leave room. A state of other tokens or of other settings is not noticed.
+        """
+        ...
+
+    @property
     def decode_seconds(self) -> float:
         """Seconds spent in the runtime's own decode calls so far."""
         ...

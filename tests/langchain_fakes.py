@@ -13,7 +13,7 @@ from agentspec.engine.stream import Channel, Stream
 from agentspec.errors import ContextLengthError
 from agentspec.langchain.chat_model import ChatAgentSpec
 from agentspec.trace import Trace
-from agentspec.types import BoundTool, FinishReason, Json, Matcher, ToolChoice
+from agentspec.types import BoundTool, FinishReason, Json, Matcher, ToolChoice, Turn
 
 if TYPE_CHECKING:
     from agentspec.engine.runtime import Runtime
@@ -106,6 +106,14 @@ class FakeRuntime:
 
     def tokenize_prompt(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode())
+
+    def stable_prefix(
+        self,
+        turns: Sequence[Turn],  # noqa: ARG002 - the contract's
+        tools: Sequence[BoundTool],  # noqa: ARG002
+        prompt: Sequence[int],  # noqa: ARG002
+    ) -> int:
+        return 0
 
     def reply_matcher(
         self,

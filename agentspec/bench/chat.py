@@ -38,6 +38,7 @@ def open_chat(
         target=options,
         draft_runtime=options,
         history="memory",  # a measurement is neither to be remembered nor to remember an earlier one
+        snapshots="off",
         plugins=setup.plugins,
         ignore_costs=ignore_costs,
     )

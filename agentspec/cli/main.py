@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agentspec.cli import bench, models, prove, pull, version
+from agentspec.cli import bench, cache, models, prove, pull, version
 from agentspec.errors import AgentSpecError
 
 __all__ = ["app", "main"]
@@ -27,6 +27,7 @@ app.command("pull")(pull.pull_command)
 app.command("models")(models.models_command)
 app.command("prove")(prove.prove_command)
 app.add_typer(bench.app)
+app.add_typer(cache.app)
 app.command("version")(version.version_command)
 
 

@@ -103,6 +103,7 @@ class EndedReply:
 
     tokens:   prompt and reply
     complete: False for a reply that was cut, cancelled or failed
+    n_stable: how many of the first tokens other conversations are likely to begin with too
     """
 
     slot: int
@@ -110,6 +111,7 @@ class EndedReply:
     n_prompt: int
     tool_set: str
     complete: bool
+    n_stable: int = 0
 
 
 class Draft(Protocol):

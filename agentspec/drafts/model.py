@@ -16,11 +16,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from agentspec.config import SamplingOptions
-from agentspec.drafts.base import Draft, DraftRequest, Offer
+from agentspec.drafts.base import Draft, DraftRequest, EndedReply, Offer
 from agentspec.drafts.vocab_map import Reader, SameVocab, VocabMap
 from agentspec.errors import CacheError, DecodeError
 from agentspec.law import probabilities, probability_of
-from agentspec.prefix import common_prefix, take_prefix
+from agentspec.prefix import StateStore, common_prefix, keep_prefix, take_prefix
 from agentspec.timing import measure
 from agentspec.types import Legal, LogitsArray, Session, Span
 
@@ -42,6 +42,7 @@ class ModelDraft(Draft):
     n_vocab:   the target's vocabulary size
     sampling:  the settings it draws with; None takes those of the target's law
     vocab_map: between the target's ids and the draft's; None where they are the same
+    snapshots: stored states of prompt prefixes, of the session's fingerprint; None keeps none
     """
 
     name = "model"
@@ -54,8 +55,10 @@ class ModelDraft(Draft):
         n_vocab: int,
         sampling: SamplingOptions | None = None,
         vocab_map: VocabMap | None = None,
+        snapshots: StateStore | None = None,
     ) -> None:
         self._session = session
+        self._snapshots = snapshots
         self._sampling = sampling
         self._map = vocab_map or SameVocab(n_target=n_vocab, n_draft=session.n_vocab)
         self._readers: defaultdict[int, Reader] = defaultdict(self._map.reader)  # by slot
@@ -85,6 +88,14 @@ class ModelDraft(Draft):
         if not self._can_answer(prefix, _legal(request)):
             return 0
         return len(prefix) - min(common_prefix(self._session.tokens(request.slot), prefix), len(prefix) - 1)
+
+    def ended(self, reply: EndedReply) -> None:
+        """Stores the state of what other conversations share with the prompt, if it was read at all."""
+        if self._snapshots is not None and reply.n_stable:
+            shared = self._map.reader()(reply.tokens[: reply.n_stable])
+            held = common_prefix(self._session.tokens(reply.slot), shared)
+            if held == len(shared):
+                keep_prefix(self._session, reply.slot, held, self._snapshots)
 
     def measure(self) -> list[tuple[int, float]]:
         """Times a few passes in slot 0 and forgets them."""
@@ -119,7 +130,7 @@ class ModelDraft(Draft):
         held = min(common_prefix(self._session.tokens(slot), prefix), len(prefix) - 1)
         if len(prefix) - held > _WORTH_A_SEARCH:
             with contextlib.suppress(DecodeError):  # no room for a copy beside the original
-                return take_prefix(self._session, slot, prefix)
+                return take_prefix(self._session, slot, prefix, self._snapshots)
             held = len(self._session.tokens(slot))
         try:
             self._session.truncate(slot, held)

@@ -2,7 +2,7 @@
 
 An agent sends its whole conversation again each turn, so slots keep their KV after a reply. A request goes on
 in the slot whose conversation it continues; else it takes an empty or the least recently used slot, and the
-longest prefix that any slot holds is copied into it, which costs no computing.
+longest prefix that any slot holds is copied into it, or read from a snapshot, which costs no computing.
 
 It must not know requests, drafts or grammars.
 """
@@ -11,17 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentspec.prefix import common_prefix, take_prefix
+from agentspec.prefix import StateStore, common_prefix, keep_prefix, take_prefix
 from agentspec.types import Session
 
 __all__ = ["SlotCache"]
 
 
 class SlotCache:
-    """The slots of a session, claimed and given back."""
+    """The slots of a session, claimed and given back.
 
-    def __init__(self, session: Session) -> None:
+    snapshots: stored states of prefixes, of this session's fingerprint
+    """
+
+    def __init__(self, session: Session, snapshots: StateStore | None = None) -> None:
         self._session = session
+        self._snapshots = snapshots
         self._claimed: set[int] = set()
         self._last_used = dict.fromkeys(range(session.n_slots), 0)
         self._clock = 0
@@ -50,7 +54,15 @@ class SlotCache:
             slot = min(free, key=lambda one: (len(session.tokens(one)) > 0, self._last_used[one]))
         self._claimed.add(slot)
         self._evict([one for one in free if one != slot], room)
-        return slot, take_prefix(session, slot, tokens)
+        return slot, take_prefix(session, slot, tokens, self._snapshots)
+
+    def keep(self, slot: int, length: int) -> None:
+        """Stores a slot's first `length` tokens for other processes, unless they are stored already.
+
+        Raises CacheError where the session gives no state.
+        """
+        if self._snapshots is not None:
+            keep_prefix(self._session, slot, length, self._snapshots)
 
     def release(self, slot: int) -> None:
         """Gives a slot back with what it holds."""

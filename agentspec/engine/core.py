@@ -26,8 +26,9 @@ from agentspec.engine.request import Request
 from agentspec.engine.rules import Rule, make_rule
 from agentspec.engine.sequence import RunningSequence
 from agentspec.engine.stream import Channel
-from agentspec.errors import AgentSpecError, ConfigError, ContextLengthError, EngineError
+from agentspec.errors import AgentSpecError, CacheError, ConfigError, ContextLengthError, EngineError
 from agentspec.law import point_mass, probabilities, probability_of
+from agentspec.prefix import StateStore
 from agentspec.timing import measure
 from agentspec.types import Distribution, FinishReason, LogitsArray, Session, Span, Vocabulary
 from agentspec.verify import Verdict
@@ -64,6 +65,7 @@ class Core:
     drafts: sources; of offers that promise the same, that of the first is taken
     rules:  makes a request's chance and rule of acceptance from its options and its seed
     costs:  what passes take; measured before the first one, where they are not given
+    snapshots: stored states of prompt prefixes, of the target's fingerprint; None keeps none
 
     Raises ConfigError for two sources of one name.
     """
@@ -76,10 +78,11 @@ class Core:
         *,
         rules: Callable[[DraftOptions, int], Rule] = make_rule,
         costs: Costs | None = None,
+        snapshots: StateStore | None = None,
     ) -> None:
         self._target = target
         self._vocab = vocab
-        self._slots = SlotCache(target)
+        self._slots = SlotCache(target, snapshots)
         self._costs = Costs() if costs is None else costs
         self._drafts = tuple(drafts)
         self._planner = Planner(drafts, self._costs)
@@ -370,8 +373,16 @@ class Core:
             self._end(sequence, reason)
 
     def _end(self, sequence: RunningSequence, reason: FinishReason) -> None:
+        self._keep(sequence)
         self._leave(sequence, complete=sequence.complete(reason))
         sequence.finish(reason)
+
+    def _keep(self, sequence: RunningSequence) -> None:
+        """Stores the part of the prompt that other conversations share, where its KV is all there."""
+        try:
+            self._slots.keep(sequence.slot, sequence.request.n_stable)
+        except CacheError as error:
+            _log.warning("no snapshot of a prompt was stored: %s", error)
 
     def _fail(self, sequence: RunningSequence, error: AgentSpecError) -> None:
         self._leave(sequence, complete=False)
@@ -384,7 +395,12 @@ class Core:
         self._slots.release(sequence.slot)
         request = sequence.request
         reply = EndedReply(
-            sequence.slot, tuple(sequence.tokens), sequence.n_prompt, request.tool_set, complete=complete
+            sequence.slot,
+            tuple(sequence.tokens),
+            sequence.n_prompt,
+            request.tool_set,
+            complete=complete,
+            n_stable=request.n_stable,
         )
         self._planner.ended(reply, request.draft)
 

@@ -8,7 +8,7 @@ know requests.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentspec.config import RuntimeOptions
@@ -16,6 +16,7 @@ from agentspec.drafts.model import ModelDraft
 from agentspec.drafts.vocab_map import MappedVocab, SameVocab, VocabMap
 from agentspec.errors import VocabMismatchError
 from agentspec.llama import Context, Model, Vocab, check_draft_vocab
+from agentspec.prefix import StateStore
 
 __all__ = ["TARGET_FINGERPRINT", "TARGET_IDS", "map_vocab", "open_model_draft"]
 
@@ -33,18 +34,30 @@ _HINT = "use a draft of the same family as the target, or None for no draft mode
 
 @contextlib.contextmanager
 def open_model_draft(
-    target: Model, path: Path, *, options: RuntimeOptions, n_ctx: int, n_slots: int
+    target: Model,
+    path: Path,
+    *,
+    options: RuntimeOptions,
+    n_ctx: int,
+    n_slots: int,
+    open_snapshots: Callable[[Context], StateStore | None] = lambda _: None,
 ) -> Iterator[ModelDraft]:
     """Loads a draft for a target, and frees it at the end.
 
     n_ctx, n_slots: of its context, as of the target's
+    open_snapshots: stored states for a context
 
     Raises ModelError and ConfigError as `Model.load` and `Context` do, VocabMismatchError as `map_vocab`.
     """
     with Model.load(path, options) as model:
         vocab_map = map_vocab(target, model)
         with Context(model, n_ctx=n_ctx, n_slots=n_slots, options=options) as context:
-            yield ModelDraft(context, n_vocab=target.vocab.n_tokens, vocab_map=vocab_map)
+            yield ModelDraft(
+                context,
+                n_vocab=target.vocab.n_tokens,
+                vocab_map=vocab_map,
+                snapshots=open_snapshots(context),
+            )
 
 
 def map_vocab(target: Model, draft: Model) -> VocabMap:

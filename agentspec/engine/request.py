@@ -21,6 +21,8 @@ class Request:
     law:        the name of the law, as it goes into the trace (design section 4)
     tool_set:   names what the reply may call: what drafts learn from earlier replies is kept by it
     texts:      what values of the reply are likely to be copied from, the latest first
+    n_stable:   how many of the prompt's first tokens other conversations are likely to begin with too: its
+                instructions and tools. Their state is kept on disk.
     """
 
     prompt: tuple[int, ...]
@@ -31,6 +33,7 @@ class Request:
     draft: DraftOptions = field(default_factory=DraftOptions)
     tool_set: str = ""
     texts: tuple[str, ...] = ()
+    n_stable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ it. It must not know messages or LangChain.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import threading
 import weakref
@@ -29,16 +31,31 @@ from agentspec.engine.core import Core
 from agentspec.engine.cost import Costs
 from agentspec.engine.draft_model import open_model_draft
 from agentspec.engine.engine import Engine
+from agentspec.errors import TemplateError
 from agentspec.grammar.matcher import Grammar
 from agentspec.grammar.reply import compile_json, compile_reply, follow_json, follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer, ReplyTokenizer
 from agentspec.llama import Context, Model, Vocab
 from agentspec.models.pull import ensure
-from agentspec.types import BoundTool, Json, Matcher, ToolChoice, Vocabulary
+from agentspec.prefix import common_prefix
+from agentspec.snapshots import Snapshots, default_folder
+from agentspec.types import (
+    BoundTool,
+    Json,
+    Matcher,
+    SystemTurn,
+    ToolChoice,
+    Turn,
+    UserTurn,
+    Vocabulary,
+)
 
 __all__ = ["Runtime", "RuntimeSpec", "open_runtime"]
 
 _GRAMMARS_KEPT = 64
+
+_OTHER_WORDS = "\N{REFERENCE MARK}"
+"""What a user says whose words begin like nobody else's."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,7 @@ class RuntimeSpec:
     n_parallel:   replies that can be generated at once
     history:      where earlier replies are kept for the history draft
     plugins:      draft sources beside the built-in and the installed ones: (name, plugin) of each
+    snapshots:    whether the state of prompts that conversations share is kept on disk
     ignore_costs: propose whatever is offered, whatever a pass takes: to measure what drafts know
     """
 
@@ -63,6 +81,7 @@ class RuntimeSpec:
     wire_format: str | None = None
     history: Literal["disk", "memory", "off"] = "disk"
     plugins: tuple[tuple[str, DraftPlugin], ...] = ()
+    snapshots: Literal["disk", "off"] = "disk"
     ignore_costs: bool = False
 
 
@@ -90,6 +109,7 @@ class Runtime:
         self._bos_id = bos_id
         self._turn_end_id = turn_end_id
         self._grammars: OrderedDict[str, Grammar | None] = OrderedDict()
+        self._heads: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # prompts that end in other words
         self._tokenizer: GrammarTokenizer | None = None
         self._lock = threading.Lock()
 
@@ -104,6 +124,31 @@ class Runtime:
         if self._bos_id is not None and tokens[:1] != [self._bos_id]:
             tokens.insert(0, self._bos_id)
         return tuple(tokens)
+
+    def stable_prefix(self, turns: Sequence[Turn], tools: Sequence[BoundTool], prompt: Sequence[int]) -> int:
+        """How many of a prompt's first tokens other conversations with the same instructions and tools begin
+        with too; 0 where it has neither.
+
+        turns: those the prompt was made of
+        """
+        head = list(itertools.takewhile(lambda turn: isinstance(turn, SystemTurn), turns))
+        if not head and not tools:
+            return 0
+        key = repr((head, [(tool.name, tool.description, tool.parameters) for tool in tools]))
+        with self._lock:
+            other = self._heads.get(key)
+        if other is None:
+            try:
+                text = self.template.render([*head, UserTurn(_OTHER_WORDS)], tools)
+            except TemplateError:
+                other = ()  # it has no room for a conversation of one turn
+            else:
+                other = self.tokenize_prompt(text)
+            with self._lock:
+                self._heads[key] = other
+                while len(self._heads) > _GRAMMARS_KEPT:
+                    self._heads.popitem(last=False)
+        return common_prefix(other, prompt)
 
     def reply_matcher(
         self, tools: Sequence[BoundTool], choice: ToolChoice, *, spelling: str, parallel: bool
@@ -204,12 +249,24 @@ def _load(spec: RuntimeSpec) -> Runtime:
             Context(target, n_ctx=spec.n_ctx, n_slots=spec.n_parallel, options=spec.target)
         )
         drafts = _cheap_drafts(vocab, spec)
+        open_snapshots = functools.partial(_open_snapshots, spec, stack)
         if draft_path is not None:
             draft = open_model_draft(
-                target, draft_path, options=spec.draft_runtime, n_ctx=spec.n_ctx, n_slots=spec.n_parallel
+                target,
+                draft_path,
+                options=spec.draft_runtime,
+                n_ctx=spec.n_ctx,
+                n_slots=spec.n_parallel,
+                open_snapshots=open_snapshots,
             )
             drafts.append(stack.enter_context(draft))
-        core = Core(context, vocab, drafts, costs=Costs.free() if spec.ignore_costs else None)
+        core = Core(
+            context,
+            vocab,
+            drafts,
+            costs=Costs.free() if spec.ignore_costs else None,
+            snapshots=open_snapshots(context),
+        )
         freeing = stack.pop_all()  # from here on the engine's thread frees the models
     return Runtime(
         name=spec.model,
@@ -221,6 +278,15 @@ def _load(spec: RuntimeSpec) -> Runtime:
         bos_id=vocab.bos_id if vocab.add_bos else None,
         turn_end_id=vocab.eos_id if vocab.eot_id is None else vocab.eot_id,
     )
+
+
+def _open_snapshots(spec: RuntimeSpec, stack: contextlib.ExitStack, context: Context) -> Snapshots | None:
+    """The stored states for a context; what is still being written is waited for at the end."""
+    if spec.snapshots == "off" or not context.can_snapshot:
+        return None
+    snapshots = Snapshots(default_folder(), context.fingerprint, model=context.model.name)
+    stack.callback(snapshots.close)
+    return snapshots
 
 
 def _cheap_drafts(vocab: Vocab, spec: RuntimeSpec) -> list[Draft]:

@@ -103,6 +103,7 @@ def prepare(
         draft=options.draft,
         tool_set=_tool_set(bound, wanted, options),
         texts=recent_texts(turns),
+        n_stable=runtime.stable_prefix(turns, bound, prompt),
     )
     reply = ReplyBuilder(
         ReplyParser(runtime.format, bound, choice, parallel=options.tools.parallel_tool_calls),

@@ -90,6 +90,11 @@ class ConfiguredChatModel(BaseChatModel):
         description="Options of the draft's own, such as {'n_gpu_layers': 0}; the others are the target's, "
         "but for its LoRA adapters.",
     )
+    snapshots: Literal["disk", "off"] = Field(
+        default="disk",
+        description="Whether the KV state of instructions and tools is kept in the cache folder, so that a "
+        "new process need not compute it again.",
+    )
     history: Literal["disk", "memory", "off"] = Field(
         default="disk",
         description="Where earlier replies are kept for the history draft: on disk across runs (the text of "
@@ -178,7 +183,8 @@ class ConfiguredChatModel(BaseChatModel):
     @override
     def _identifying_params(self) -> Mapping[str, Any]:
         names = ("model", "draft", "draft_options", "history", "chat_template", "wire_format", "timeout")
-        return {name: getattr(self, name) for name in (*names, *sorted(MODEL_OPTIONS | CALL_OPTIONS))}
+        options = sorted({"snapshots"} | MODEL_OPTIONS | CALL_OPTIONS)
+        return {name: getattr(self, name) for name in (*names, *options)}
 
     def _runtime(self, model: str | None = None) -> Runtime:
         """The runtime of `model`, opened on first use."""
@@ -214,6 +220,7 @@ class ConfiguredChatModel(BaseChatModel):
             chat_template=self.chat_template,
             wire_format=self.wire_format,
             history=self.history,
+            snapshots=self.snapshots,
             plugins=tuple(sorted(self.draft_plugins.items(), key=lambda plugin: plugin[0])),
         )
 

@@ -128,6 +128,11 @@ def model_is_diffusion(model: ModelHandle) -> bool:
     return bool(_c.llama_model_is_diffusion(model))
 
 
+def model_is_recurrent(model: ModelHandle) -> bool:
+    """Whether every layer keeps a state in place of a cache."""
+    return bool(_c.llama_model_is_recurrent(model))
+
+
 def model_is_hybrid(model: ModelHandle) -> bool:
     """Whether some layers are recurrent and others attend."""
     return bool(_c.llama_model_is_hybrid(model))
@@ -304,6 +309,20 @@ def memory_remove(memory: MemoryHandle, sequence: int, start: int) -> bool:
 def memory_copy(memory: MemoryHandle, source: int, target: int, length: int) -> None:
     """Lets `target` share the first `length` positions of `source`."""
     _c.llama_memory_seq_cp(memory, source, target, 0, length)
+
+
+def sequence_state(context: ContextHandle, sequence: int) -> bytes:
+    """A sequence's cells as bytes; b"" where llama.cpp gives none."""
+    size = int(_c.llama_state_seq_get_size(context, sequence))
+    buffer = (ctypes.c_uint8 * size)()
+    written = int(_c.llama_state_seq_get_data(context, buffer, size, sequence))
+    return bytes(buffer) if 0 < written == size else b""
+
+
+def restore_sequence(context: ContextHandle, sequence: int, state: bytes) -> bool:
+    """Puts such bytes into an empty sequence; False where llama.cpp does not take them."""
+    buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+    return int(_c.llama_state_seq_set_data(context, buffer, len(state), sequence)) == len(state)
 
 
 def memory_last_position(memory: MemoryHandle, sequence: int) -> int:

@@ -85,6 +85,13 @@ class Context:
                 f"{model.name} ({model.architecture}) keeps no cache", hint="use a causal language model"
             )
         self._handle: ContextHandle | None = handle
+        self._fingerprint = " ".join(
+            (
+                model.arithmetic,
+                f"keys {settings.type_k} values {settings.type_v} flash {settings.flash_attn}",
+                f"chunk {settings.n_ubatch}",
+            )
+        )
         self._memory: MemoryHandle = memory
         self._free = weakref.finalize(self, capi.free_context, handle)
         self._free.atexit = False  # a thread may still be decoding then
@@ -107,6 +114,11 @@ class Context:
     @property
     def model(self) -> Model:
         return self._model
+
+    @property
+    def fingerprint(self) -> str:
+        """Whatever the state of a prefix depends on besides its tokens."""
+        return self._fingerprint
 
     @property
     def n_vocab(self) -> int:
@@ -294,6 +306,55 @@ class Context:
                 capi.memory_copy(self._memory, one, other, length)
             held.extend(tokens[:length])
 
+    # --------------------------------------------------------------------------------------- snapshots
+
+    @property
+    def can_snapshot(self) -> bool:
+        """False for memory that cannot be cut, and for windows, whose slots are two sequences each."""
+        return self._can_rewind and not self._pinned
+
+    def state(self, slot: int, length: int) -> bytes:
+        """The KV of a slot's first `length` tokens, for `restore` of a context made alike.
+
+        About 28 KB a token for the default target. Raises CacheError where it cannot be had; ValueError if
+        the slot does not hold that many.
+        """
+        handle = self._open()
+        held = self._tokens[self._checked_slot(slot)]
+        if not 0 < length <= len(held):
+            raise ValueError(f"no state of {length} tokens of slot {slot}, which holds {len(held)}")
+        if not self.can_snapshot:
+            raise CacheError(f"the cache of {self._model.name} gives no state of a part of a sequence")
+        spare = self.n_slots  # a sequence that is no slot's: llama.cpp writes out whole ones
+        capi.memory_copy(self._memory, slot, spare, length)
+        try:
+            state = capi.sequence_state(handle, spare)
+        finally:
+            capi.memory_remove(self._memory, spare, 0)
+        if not state:
+            raise CacheError(f"llama.cpp gives no state of slot {slot} {library.recent_errors()}")
+        return state
+
+    def restore(self, slot: int, tokens: Sequence[int], state: bytes) -> None:
+        """Makes a slot hold `tokens`, whose state this is, in place of what it held.
+
+        llama.cpp believes what it is given: a state of other tokens makes wrong logits, and a damaged one may
+        end the process. Raises CacheError, leaving the slot empty, where it is not taken; DecodeError where
+        n_ctx does not leave room.
+        """
+        handle = self._open()
+        self.clear(slot)
+        if not self.can_snapshot:
+            raise CacheError(f"the cache of {self._model.name} takes no state")
+        if len(tokens) > self.n_free:
+            raise DecodeError(f"the context is full: {len(tokens)} more tokens do not fit")
+        library.forget_errors()
+        taken = capi.restore_sequence(handle, slot, state)
+        if not taken or capi.memory_last_position(self._memory, slot) + 1 != len(tokens):
+            self._remove(slot, 0)
+            raise CacheError(f"llama.cpp does not take the state {library.recent_errors()}")
+        self._tokens[slot].extend(tokens)
+
     def _remove(self, slot: int, start: int) -> bool:
         """Removes positions from `start` on. False, and nothing removed, where the cache cannot do it."""
         return all(capi.memory_remove(self._memory, sequence, start) for sequence in self._sequences(slot))
@@ -357,9 +418,10 @@ def _settings(
     if model.vocab_only:
         raise ConfigError(f"{model.name} was loaded with vocab_only, so it cannot be run")
     sequences = 2 if _is_pinned(model) else 1  # a slot
+    spare = 0 if _is_pinned(model) or capi.model_is_recurrent(model.handle) else 1  # see `Context.state`
     for name, value, most in (
         ("n_ctx", n_ctx, 2**31 - 256),
-        ("n_slots", n_slots, capi.max_sequences() // sequences),
+        ("n_slots", n_slots, (capi.max_sequences() - spare) // sequences),
         ("n_outputs", n_outputs, 2**16),
     ):
         if not 1 <= value <= most:
@@ -384,8 +446,10 @@ def _settings(
         n_ctx=n_ctx,
         n_batch=min(options.n_batch, n_ctx),
         n_ubatch=min(options.n_batch, n_ctx, n_ctx if model.n_gpu_layers else _CPU_UBATCH),
-        n_seq_max=n_slots * sequences,
-        n_outputs_max=max(n_outputs, n_slots * sequences),  # llama.cpp asserts that there is one a sequence
+        n_seq_max=n_slots * sequences + spare,
+        n_outputs_max=max(
+            n_outputs, n_slots * sequences + spare
+        ),  # llama.cpp asserts that there is one a sequence
         n_threads=min(options.n_threads or available_cpus(), capi.MAX_THREADS),
         flash_attn=capi.FLASH_ATTN[options.flash_attn],
         type_k=capi.KV_TYPES[options.type_k],

@@ -47,9 +47,11 @@ class Model:
         file: GgufFile,
         settings: ModelSettings,
         adapters: Sequence[tuple[AdapterHandle, float]] = (),
+        adapter_files: Sequence[tuple[GgufFile, float]] = (),
     ) -> None:
         self._handle: ModelHandle | None = handle
         self._adapters = tuple(adapters)
+        self._weights = [file.fingerprint, *(f"{one.fingerprint}*{scale}" for one, scale in adapter_files)]
         self._file = file
         self._settings = settings
         self._vocab = Vocab(capi.model_vocab(handle), model_name=self.name)
@@ -101,7 +103,7 @@ class Model:
         try:
             if not vocab_only:
                 _check_decodable(handle, file)
-            return cls(handle, file, settings, load_adapters(handle, adapters))
+            return cls(handle, file, settings, load_adapters(handle, adapters), adapters)
         except ModelError:
             capi.free_model(handle)
             raise
@@ -179,6 +181,19 @@ class Model:
     def fingerprint(self) -> str:
         """Tells this file's content from any other's; see `GgufFile`."""
         return self._file.fingerprint
+
+    @property
+    def arithmetic(self) -> str:
+        """Tells apart what computes with other weights, adapters included, or by other kernels."""
+        settings = self._settings
+        return " ".join(
+            [
+                *self._weights,
+                library.library_fingerprint(),
+                f"layers {settings.n_gpu_layers}",
+                f"repacked {settings.use_extra_bufts}",
+            ]
+        )
 
     @property
     def vocab_only(self) -> bool:

@@ -58,6 +58,7 @@ class TableModel:
         self.n_outputs = n_outputs
         self.n_slots = n_slots
         self.can_rewind = can_rewind
+        self.can_snapshot = can_rewind
         self.passes = 0
         self.decode_seconds = 0.0
         self._slots: list[list[int]] = [[] for _ in range(n_slots)]
@@ -77,6 +78,21 @@ class TableModel:
         if not self.can_rewind and length < len(self._slots[source]):
             raise CacheError(f"slot {source} cannot be shared in part")
         self._slots[target] = self._slots[source][:length]
+
+    def state(self, slot: int, length: int) -> bytes:
+        if not self.can_snapshot:
+            raise CacheError(f"the state of slot {slot} cannot be had")
+        if length > len(self._slots[slot]):
+            raise ValueError(f"slot {slot} holds {len(self._slots[slot])} tokens, fewer than {length}")
+        return np.array(self._slots[slot][:length], dtype="<i4").tobytes()
+
+    def restore(self, slot: int, tokens: Sequence[int], state: bytes) -> None:
+        self._slots[slot] = []
+        if sum(map(len, self._slots)) + len(tokens) > self.n_ctx:
+            raise DecodeError(f"the context of {self.n_ctx} tokens is full")
+        if state != np.array(tokens, dtype="<i4").tobytes():
+            raise CacheError("the state is not that of the tokens")
+        self._slots[slot] = list(tokens)
 
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
         if not all(span.tokens for span in spans):

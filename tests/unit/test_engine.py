@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,7 @@ from agentspec.engine.request import Request
 from agentspec.engine.rules import SampledRule
 from agentspec.engine.stream import Channel, Stream
 from agentspec.errors import (
+    CacheError,
     ConfigError,
     ContextLengthError,
     DecodeError,
@@ -31,6 +33,7 @@ from agentspec.errors import (
     GrammarError,
 )
 from agentspec.law import point_mass, probabilities, probability_of
+from agentspec.snapshots import Snapshots
 from agentspec.testing import TableModel, TableVocab, TrieMatcher, random_rows
 from agentspec.types import LogitsArray, Proposal, Span
 from agentspec.verify import Laws, Verdict
@@ -95,6 +98,63 @@ def greedy(table: TableModel, prompt: Sequence[int], count: int) -> list[int]:
 def engine() -> Iterator[Engine]:
     with Engine(Core(model(n_ctx=4096), vocab())) as made:
         yield made
+
+
+# ---------------------------------------------------------------------------------------- snapshots
+
+
+def test_a_new_engine_finds_what_an_earlier_one_kept(tmp_path: Path) -> None:
+    """Of the target and of its draft: only the rest of the prompt is computed."""
+    head = tuple(index % 5 for index in range(70))
+    draft_prefilled = []
+    for process in range(2):
+        target, draft = model(n_ctx=512), model(n_ctx=512)
+        stores = [Snapshots(tmp_path, name) for name in ("target", "draft")]
+        core = Core(
+            target,
+            vocab(),
+            [ModelDraft(draft, n_vocab=N_VOCAB, snapshots=stores[1])],
+            costs=Costs.free(),
+            snapshots=stores[0],
+        )
+        prompt = (*head, process, 1, 2)
+        (stream,) = run(core, replace(request(prompt), n_stable=len(head)))
+        assert tokens(stream) == greedy(model(), prompt, 8)
+        trace = stream.result.trace
+        assert (trace.prefill_reused, trace.prefill_computed) == ((0, 73), (70, 3))[process]
+        draft_prefilled.append(draft.passes)
+        for store in stores:
+            store.close()
+    assert len(list(tmp_path.glob("*.kv"))) == 2
+    assert draft_prefilled[1] < draft_prefilled[0]  # 70 tokens are three passes
+
+
+def test_a_prompt_that_failed_is_not_kept(tmp_path: Path) -> None:
+    class Broken(TableModel):
+        def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
+            raise DecodeError(f"broken at {len(spans)} spans")
+
+    store = Snapshots(tmp_path, "target")
+    core = Core(Broken(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, n_ctx=512), vocab(), snapshots=store)
+    (stream,) = run(core, replace(request([1] * 80), n_stable=70))
+    with pytest.raises(DecodeError):
+        tokens(stream)
+    store.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_snapshot_that_cannot_be_taken_fails_no_reply(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stateless(TableModel):
+        def state(self, slot: int, length: int) -> bytes:
+            raise CacheError(f"no state of {length} tokens of slot {slot}")
+
+    store = Snapshots(tmp_path, "target")
+    core = Core(Stateless(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, n_ctx=512), vocab(), snapshots=store)
+    (stream,) = run(core, replace(request([1] * 80), n_stable=70))
+    assert len(tokens(stream)) == 8
+    assert "no snapshot of a prompt was stored: no state of 70 tokens" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------ replies

@@ -21,6 +21,7 @@ LAYERS = {
     "law": 1,
     "samplers": 1,
     "prefix": 1,
+    "snapshots": 1,
     "verify": 1,
     "chance": 1,
     "trace": 1,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from agentspec.engine.cache import SlotCache
-from agentspec.prefix import common_prefix, take_prefix
+from agentspec.prefix import common_prefix, keep_prefix, take_prefix
+from agentspec.snapshots import Snapshots
 from agentspec.testing import TableModel, random_rows
 from agentspec.types import Span
 
@@ -101,3 +103,75 @@ def test_common_prefix(length: int) -> None:
     assert common_prefix([*same, -1, 5, 6], [*same, -2, 5, 6]) == length
     assert common_prefix(same, [*same, 4]) == length
     assert common_prefix([*same, 4], same) == length
+
+
+# --------------------------------------------------------------------------------------- snapshots
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Iterator[Snapshots]:
+    made = Snapshots(tmp_path, "toy")
+    yield made
+    made.close()
+
+
+def stored(snapshots: Snapshots, tokens: Sequence[int]) -> None:
+    """Stores a prefix as a process would that is gone by now."""
+    keep_prefix(session(tokens), 0, len(tokens), snapshots)
+    snapshots.close()
+
+
+LONG = [index % 50 for index in range(100)]
+
+
+def test_a_stored_prefix_is_taken_where_no_slot_has_as_much(snapshots: Snapshots) -> None:
+    stored(snapshots, LONG)
+    made = session([], LONG[:30])
+    cache = SlotCache(made, snapshots)
+    assert cache.claim([*LONG, 1, 2], ROOM) == (1, 100)
+    assert list(made.tokens(1)) == LONG
+    assert cache.claim([*LONG, 3], ROOM) == (0, 100)  # from that slot
+
+
+@pytest.mark.parametrize("held", [100, 40])
+def test_a_slot_that_has_nearly_as_much_is_quicker_than_a_file(held: int, snapshots: Snapshots) -> None:
+    stored(snapshots, LONG)
+    made = session(LONG[:held])
+    assert take_prefix(made, 1, [*LONG, 1], snapshots) == held
+
+
+def test_the_last_token_is_not_taken_from_a_file(snapshots: Snapshots) -> None:
+    stored(snapshots, LONG)
+    assert take_prefix(session(), 0, LONG, snapshots) == 0
+    stored(snapshots, LONG[:99])
+    assert take_prefix(session(), 0, LONG, snapshots) == 99
+
+
+def test_a_state_that_is_not_taken_costs_nothing_but_time(snapshots: Snapshots) -> None:
+    snapshots.save(LONG, b"of something else")
+    snapshots.close()
+    made = session(LONG[:20], LONG[:30])
+    assert take_prefix(made, 0, [*LONG, 1], snapshots) == 30
+    assert list(made.tokens(0)) == LONG[:30]
+
+
+def test_a_context_without_room_is_no_error(snapshots: Snapshots) -> None:
+    stored(snapshots, LONG)
+    made = TableModel(random_rows(50, seed=1), n_vocab=50, n_ctx=60, n_batch=60)
+    assert take_prefix(made, 0, [*LONG, 1], snapshots) == 0
+
+
+def test_nothing_is_stored_twice_or_that_is_short_or_not_there(
+    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(snapshots, "save", lambda tokens, _: saved.append(len(tokens)))
+    keep_prefix(session(LONG), 0, 63, snapshots)
+    keep_prefix(session(LONG), 0, 101, snapshots)
+    keep_prefix(session(LONG, can_rewind=False), 0, 100, snapshots)
+    assert not saved
+    keep_prefix(session(LONG), 0, 80, snapshots)
+    assert saved == [80]
+    monkeypatch.setattr(snapshots, "has", lambda _: True)
+    keep_prefix(session(LONG), 0, 80, snapshots)
+    assert saved == [80]
