@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agentspec.errors import CacheError, DecodeError
-from agentspec.types import Session
+from agentspec.types import Session, State
 
 __all__ = ["StateStore", "common_prefix", "keep_prefix", "take_prefix"]
 
@@ -22,9 +22,9 @@ class StateStore(Protocol):
     """Where the states of prefixes are kept: `agentspec.snapshots.Snapshots`."""
 
     def longest(self, tokens: Sequence[int]) -> int: ...
-    def load(self, tokens: Sequence[int]) -> bytes | None: ...
+    def load(self, tokens: Sequence[int]) -> State | None: ...
     def has(self, tokens: Sequence[int]) -> bool: ...
-    def save(self, tokens: Sequence[int], state: bytes) -> None: ...
+    def save(self, tokens: Sequence[int], state: State) -> None: ...
 
 
 def take_prefix(

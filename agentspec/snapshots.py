@@ -33,6 +33,7 @@ from typing import Final
 import numpy as np
 
 from agentspec.config import cache_dir
+from agentspec.types import State
 
 __all__ = ["Snapshots", "Stored", "default_folder", "stored"]
 
@@ -84,7 +85,7 @@ class Snapshots:
         self._model = model
         self._max_bytes = max_bytes
         self._warned: set[Path] = set()
-        self._due: queue.SimpleQueue[tuple[Path, bytes, bytes]] = queue.SimpleQueue()
+        self._due: queue.SimpleQueue[tuple[Path, bytes, State]] = queue.SimpleQueue()
         self._queued: set[Path] = set()
         self._writing = threading.Lock()
         self._writer: threading.Thread | None = None
@@ -94,11 +95,11 @@ class Snapshots:
         lengths = sorted({n for n, _ in self._names() if n <= len(tokens)}, reverse=True)
         return next((n for n in lengths if self._path(tokens[:n]).exists()), 0)
 
-    def load(self, tokens: Sequence[int]) -> bytes | None:
+    def load(self, tokens: Sequence[int]) -> State | None:
         """The state of exactly these tokens; None, with a warning where a file is there and of no use."""
         path = self._path(tokens)
         try:
-            data = path.read_bytes()
+            data = memoryview(path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -120,23 +121,23 @@ class Snapshots:
         path = self._path(tokens)
         return path in self._queued or path.exists()
 
-    def save(self, tokens: Sequence[int], state: bytes) -> None:
+    def save(self, tokens: Sequence[int], state: State) -> None:
         """Stores a state, soon. One that is larger than the whole folder may be is left out."""
-        body = _ids(tokens).tobytes() + state
+        ids = _ids(tokens).tobytes()
         header = {
             "fingerprint": self._fingerprint,
             "model": self._model,
             "n_tokens": len(tokens),
             "n_bytes": len(state),
-            "checksum": _checksum(body),
+            "checksum": _checksum(ids, state),
         }
         head = _MAGIC + json.dumps(header).encode() + b"\n"
-        if len(head) > _MAX_HEADER or len(head) + len(body) > self._max_bytes:
+        if len(head) > _MAX_HEADER or len(head) + len(ids) + len(state) > self._max_bytes:
             return
         path = self._path(tokens)
         with self._writing:
             self._queued.add(path)
-            self._due.put((path, head, body))
+            self._due.put((path, head + ids, state))
             if self._writer is None:
                 self._writer = threading.Thread(
                     target=self._write_all, name="agentspec-snapshots", daemon=True
@@ -163,17 +164,19 @@ class Snapshots:
         digest = hashlib.blake2b(_ids(tokens).tobytes(), digest_size=16).hexdigest()
         return self._folder / f"{self._mark}-{len(tokens)}-{digest}{_SUFFIX}"
 
-    def _checked(self, data: bytes, tokens: Sequence[int]) -> bytes:
+    def _checked(self, data: memoryview, tokens: Sequence[int]) -> memoryview:
         """The state in a file's content. Raises ValueError, saying why, where it is not that of `tokens`."""
-        header, start = _header(data)
+        header, start = _header(bytes(data[:_MAX_HEADER]))
         if header.get("fingerprint") != self._fingerprint:
             raise ValueError("it is of another model, or of other settings")
-        ids, body = _ids(tokens).tobytes(), data[start:]
-        if not body.startswith(ids) or len(body) != len(ids) + int(str(header.get("n_bytes"))):
-            raise ValueError("it is not as long as it says")
-        if _checksum(body) != header.get("checksum"):
+        ids = _ids(tokens).tobytes()
+        end = start + len(ids)
+        state = data[end:]
+        if data[start:end] != ids or len(state) != header.get("n_bytes"):
+            raise ValueError("it is not of what its name says")
+        if _checksum(ids, state) != header.get("checksum"):
             raise ValueError("its checksum does not match")
-        return body[len(ids) :]
+        return state
 
     # ------------------------------------------------------------------------------------------- writing
 
@@ -183,22 +186,22 @@ class Snapshots:
                 if self._due.empty():
                     self._writer = None
                     return
-                path, head, body = self._due.get()
+                path, head, state = self._due.get()
             try:
-                self._write(path, head, body)
+                self._write(path, head, state)
                 self._prune()
             except OSError as error:
                 self._warn_once(self._folder, f"keeps no snapshot: {error}")
             finally:
                 self._queued.discard(path)
 
-    def _write(self, path: Path, head: bytes, body: bytes) -> None:
+    def _write(self, path: Path, head: bytes, state: State) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
             with open(unfinished, "wb", opener=_private) as file:
                 file.write(head)
-                file.write(body)
+                file.write(state)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(unfinished, path)
@@ -269,5 +272,7 @@ def _ids(tokens: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(tokens, dtype="<i4")
 
 
-def _checksum(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+def _checksum(ids: bytes, state: State) -> str:
+    digest = hashlib.blake2b(ids, digest_size=16)
+    digest.update(state)
+    return digest.hexdigest()

@@ -167,6 +167,10 @@ class Span(NamedTuple):
     rows: Sequence[int]
 
 
+State: TypeAlias = bytes | bytearray | memoryview
+"""The KV of a prefix as a runtime gives it: megabytes, and so never copied without need."""
+
+
 class Session(Protocol):
     """A model's context: tokens and KV cache, kept together.
 
@@ -223,14 +227,14 @@ class Session(Protocol):
         """Whether a prefix's state can be taken out and put back."""
         ...
 
-    def state(self, slot: int, length: int) -> bytes:
+    def state(self, slot: int, length: int) -> State:
         """The KV of a slot's first `length` tokens, for `restore` of a session made alike.
 
         Raises CacheError where it cannot be had; ValueError if the slot does not hold that many.
         """
         ...
 
-    def restore(self, slot: int, tokens: Sequence[int], state: bytes) -> None:
+    def restore(self, slot: int, tokens: Sequence[int], state: State) -> None:
         """Makes a slot hold `tokens`, whose state this is, in place of what it held.
 
         Raises CacheError, leaving the slot empty, where the state is not taken; DecodeError where the context

@@ -18,7 +18,7 @@ import llama_cpp.llama_cpp as _c
 import numpy as np
 import numpy.typing as npt
 
-from agentspec.types import LogitsArray
+from agentspec.types import LogitsArray, State
 
 __all__ = [
     "FLASH_ATTN",
@@ -311,18 +311,24 @@ def memory_copy(memory: MemoryHandle, source: int, target: int, length: int) -> 
     _c.llama_memory_seq_cp(memory, source, target, 0, length)
 
 
-def sequence_state(context: ContextHandle, sequence: int) -> bytes:
-    """A sequence's cells as bytes; b"" where llama.cpp gives none."""
+def sequence_state(context: ContextHandle, sequence: int) -> bytearray:
+    """A sequence's cells as bytes; none where llama.cpp gives none."""
     size = int(_c.llama_state_seq_get_size(context, sequence))
-    buffer = (ctypes.c_uint8 * size)()
-    written = int(_c.llama_state_seq_get_data(context, buffer, size, sequence))
-    return bytes(buffer) if 0 < written == size else b""
+    if not size:
+        return bytearray()
+    state = bytearray(size)
+    written = int(_c.llama_state_seq_get_data(context, _bytes_of(state), size, sequence))
+    return state if written == size else bytearray()
 
 
-def restore_sequence(context: ContextHandle, sequence: int, state: bytes) -> bool:
+def restore_sequence(context: ContextHandle, sequence: int, state: State) -> bool:
     """Puts such bytes into an empty sequence; False where llama.cpp does not take them."""
-    buffer = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-    return int(_c.llama_state_seq_set_data(context, buffer, len(state), sequence)) == len(state)
+    return int(_c.llama_state_seq_set_data(context, _bytes_of(state), len(state), sequence)) == len(state)
+
+
+def _bytes_of(state: State) -> Any:
+    # Any, because llama_cpp declares these arguments as arrays
+    return np.frombuffer(state, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def memory_last_position(memory: MemoryHandle, sequence: int) -> int:

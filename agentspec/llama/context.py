@@ -29,7 +29,7 @@ from agentspec.errors import (
 from agentspec.llama import capi, library
 from agentspec.llama.capi import ContextHandle, ContextSettings, MemoryHandle
 from agentspec.llama.model import Model
-from agentspec.types import LogitsArray, Span
+from agentspec.types import LogitsArray, Span, State
 
 __all__ = ["Context"]
 
@@ -313,7 +313,7 @@ class Context:
         """False for memory that cannot be cut, and for windows, whose slots are two sequences each."""
         return self._can_rewind and not self._pinned
 
-    def state(self, slot: int, length: int) -> bytes:
+    def state(self, slot: int, length: int) -> State:
         """The KV of a slot's first `length` tokens, for `restore` of a context made alike.
 
         About 28 KB a token for the default target. Raises CacheError where it cannot be had; ValueError if
@@ -335,7 +335,7 @@ class Context:
             raise CacheError(f"llama.cpp gives no state of slot {slot} {library.recent_errors()}")
         return state
 
-    def restore(self, slot: int, tokens: Sequence[int], state: bytes) -> None:
+    def restore(self, slot: int, tokens: Sequence[int], state: State) -> None:
         """Makes a slot hold `tokens`, whose state this is, in place of what it held.
 
         llama.cpp believes what it is given: a state of other tokens makes wrong logits, and a damaged one may

@@ -15,7 +15,7 @@ import numpy as np
 from agentspec.config import SamplingOptions
 from agentspec.errors import CacheError, DecodeError, GrammarError
 from agentspec.places import TEXT, Place
-from agentspec.types import IdArray, LogitsArray, Matcher, Span
+from agentspec.types import IdArray, LogitsArray, Matcher, Span, State
 
 __all__ = ["Asked", "TableModel", "TableVocab", "TrieMatcher", "random_rows"]
 
@@ -79,14 +79,14 @@ class TableModel:
             raise CacheError(f"slot {source} cannot be shared in part")
         self._slots[target] = self._slots[source][:length]
 
-    def state(self, slot: int, length: int) -> bytes:
+    def state(self, slot: int, length: int) -> State:
         if not self.can_snapshot:
             raise CacheError(f"the state of slot {slot} cannot be had")
         if length > len(self._slots[slot]):
             raise ValueError(f"slot {slot} holds {len(self._slots[slot])} tokens, fewer than {length}")
         return np.array(self._slots[slot][:length], dtype="<i4").tobytes()
 
-    def restore(self, slot: int, tokens: Sequence[int], state: bytes) -> None:
+    def restore(self, slot: int, tokens: Sequence[int], state: State) -> None:
         self._slots[slot] = []
         if sum(map(len, self._slots)) + len(tokens) > self.n_ctx:
             raise DecodeError(f"the context of {self.n_ctx} tokens is full")

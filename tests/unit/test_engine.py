@@ -35,7 +35,7 @@ from agentspec.errors import (
 from agentspec.law import point_mass, probabilities, probability_of
 from agentspec.snapshots import Snapshots
 from agentspec.testing import TableModel, TableVocab, TrieMatcher, random_rows
-from agentspec.types import LogitsArray, Proposal, Span
+from agentspec.types import LogitsArray, Proposal, Span, State
 from agentspec.verify import Laws, Verdict
 from tests.unit.sources import Source, sure
 
@@ -147,7 +147,7 @@ def test_a_snapshot_that_cannot_be_taken_fails_no_reply(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stateless(TableModel):
-        def state(self, slot: int, length: int) -> bytes:
+        def state(self, slot: int, length: int) -> State:
             raise CacheError(f"no state of {length} tokens of slot {slot}")
 
     store = Snapshots(tmp_path, "target")
