@@ -139,7 +139,7 @@ class ContextOptions(Options):
     """The context that target and draft share out among their slots."""
 
     n_ctx: int = Field(8192, ge=64, description="Tokens that all sequences together can hold.")
-    n_parallel: int = Field(4, ge=1, le=256, description="Sequences that can be held at once.")
+    n_parallel: int = Field(4, ge=1, le=255, description="Sequences that can be held at once.")
 
 
 class SamplingOptions(Options):
