@@ -42,11 +42,10 @@ def take_prefix(
     donor = max(range(session.n_slots), key=shared.__getitem__)
     if snapshots is not None and session.can_snapshot:
         stored = snapshots.longest(tokens[:most])
-        if stored >= max(shared[donor], own) + _WORTH_READING and _restore(
-            session, slot, tokens[:stored], snapshots
-        ):
-            return stored
-        own = min(own, len(session.tokens(slot)))
+        if stored >= shared[donor] + _WORTH_READING:
+            if _restore(session, slot, tokens[:stored], snapshots):
+                return stored
+            return take_prefix(session, slot, tokens)  # the slot may be empty now
     try:
         if shared[donor] > own:
             session.truncate(slot, 0)

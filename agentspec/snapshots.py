@@ -35,7 +35,7 @@ import numpy as np
 from agentspec.config import cache_dir
 from agentspec.types import State
 
-__all__ = ["Snapshots", "Stored", "default_folder", "stored"]
+__all__ = ["Snapshots", "Stored", "clear", "default_folder", "stored"]
 
 _log = logging.getLogger(__name__)
 
@@ -138,11 +138,16 @@ class Snapshots:
         with self._writing:
             self._queued.add(path)
             self._due.put((path, head + ids, state))
-            if self._writer is None:
-                self._writer = threading.Thread(
-                    target=self._write_all, name="agentspec-snapshots", daemon=True
-                )
-                self._writer.start()
+            if self._writer is not None:
+                return
+            writer = threading.Thread(target=self._write_all, name="agentspec-snapshots", daemon=True)
+            try:
+                writer.start()
+            except RuntimeError:  # the interpreter is ending, or the system has no thread left
+                self._due.get()
+                self._queued.discard(path)
+            else:
+                self._writer = writer
 
     def close(self) -> None:
         """Waits until everything is written."""
@@ -236,6 +241,20 @@ class Snapshots:
 def default_folder() -> Path:
     """Where snapshots are kept, within the cache folder."""
     return cache_dir() / "snapshots"
+
+
+def clear(folder: Path, model: str | None = None) -> list[Stored]:
+    """Deletes the snapshots of a model, or all of them and what was left unfinished; returns what is gone.
+
+    Raises OSError for one that cannot be deleted.
+    """
+    gone = [one for one in stored(folder) if model in (None, one.model)]
+    for one in gone:
+        one.path.unlink(missing_ok=True)  # another process may have been quicker
+    if model is None:
+        for path in folder.glob(f".*{_SUFFIX}.*"):
+            path.unlink(missing_ok=True)
+    return gone
 
 
 def stored(folder: Path) -> list[Stored]:

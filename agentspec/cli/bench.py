@@ -17,8 +17,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentspec.bench.options import BenchOptions
-from agentspec.cli.shared import GpuLayers, JsonFile, Target, Threads, check_writable, help_of, layers
-from agentspec.config import DEFAULT_DRAFT, DEFAULT_MODEL
+from agentspec.cli.shared import (
+    DraftModel,
+    GpuLayers,
+    JsonFile,
+    Target,
+    Threads,
+    check_writable,
+    draft_of,
+    help_of,
+    layers,
+)
+from agentspec.config import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,12 +78,7 @@ def _group() -> None:
 @app.command("drafts")
 def drafts_command(
     model: Target = DEFAULT_MODEL,
-    draft: Annotated[
-        str,
-        typer.Option(
-            help="The draft model, or none. 'auto' is the default target's own, and none for others."
-        ),
-    ] = "auto",
+    draft: DraftModel = "auto",
     random_draft: Annotated[
         str | None,
         typer.Option(
@@ -120,7 +125,7 @@ def drafts_command(
     runtime = RuntimeOptions.parse({"n_gpu_layers": layers(n_gpu_layers), "n_threads": n_threads})
     if as_json is not None:
         check_writable(as_json)
-    draft_model = _draft(draft, model)
+    draft_model = draft_of(draft, model)
     opener = functools.partial(open_chat, model=model, options=runtime, ignore_costs=ignore_costs)
     started = time.perf_counter()
     with _random_draft(random_draft, draft_model, options) as useless:
@@ -146,12 +151,6 @@ def drafts_command(
     _print(findings, options)
     if as_json is not None:
         as_json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def _draft(draft: str, model: str) -> str | None:
-    if draft == "auto":
-        return DEFAULT_DRAFT if model == DEFAULT_MODEL else None
-    return None if draft == "none" else draft
 
 
 @contextmanager

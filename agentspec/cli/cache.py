@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentspec.cli.shared import GpuLayers, Target, Threads, layers
-from agentspec.config import DEFAULT_DRAFT, DEFAULT_MODEL
+from agentspec.cli.shared import DraftModel, GpuLayers, Target, Threads, draft_of, layers
+from agentspec.config import DEFAULT_MODEL
 from agentspec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,12 +46,23 @@ def cache_list(as_json: _Json = False) -> None:
     if as_json:
         _write({"folder": str(default_folder()), "snapshots": [_as_json(one) for one in found]})
         return
-    for one in found:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
-        size = f"{one.n_bytes / 1e6:,.1f} MB"
-        sys.stdout.write(f"{one.model:<40}{one.n_tokens:>8,} tokens{size:>12}   used {when}\n")
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    if found:
+        table = Table(box=SIMPLE_HEAD)
+        table.add_column("model")
+        for heading in ("tokens", "MB"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("last used", no_wrap=True)
+        for one in found:
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used))
+            table.add_row(one.model, f"{one.n_tokens:,}", f"{one.n_bytes / 1e6:,.1f}", when)
+        console.print(table)
     total = sum(one.n_bytes for one in found)
-    sys.stdout.write(f"{len(found)} snapshots, {total / 1e6:,.1f} MB, in {default_folder()}\n")
+    console.print(f"{len(found)} snapshots, {total / 1e6:,.1f} MB, in {default_folder()}", soft_wrap=True)
 
 
 @app.command("clear")
@@ -61,12 +71,12 @@ def cache_clear(
     as_json: _Json = False,
 ) -> None:
     """Delete snapshots. Processes that run go on, and compute what they miss."""
-    from agentspec.snapshots import default_folder, stored
+    from agentspec.snapshots import clear, default_folder
 
-    gone = [one for one in stored(default_folder()) if model in (None, one.model)]
-    for one in gone:
-        with suppress(FileNotFoundError):  # another process was quicker
-            one.path.unlink()
+    try:
+        gone = clear(default_folder(), model)
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be deleted: {error.strerror}") from error
     n_bytes = sum(one.n_bytes for one in gone)
     if as_json:
         _write({"deleted": len(gone), "bytes": n_bytes})
@@ -79,10 +89,7 @@ def cache_warm(
     tools: Annotated[Path, typer.Argument(help="A JSON file: a tool schema, or a list of them.")],
     system: Annotated[str, typer.Option(help="The instructions that conversations begin with.")] = "",
     model: Target = DEFAULT_MODEL,
-    draft: Annotated[
-        str,
-        typer.Option(help="The draft model, or none. 'auto' is the default target's own, none for others."),
-    ] = "auto",
+    draft: DraftModel = "auto",
     n_ctx: Annotated[int | None, typer.Option(help="Context size, where the tools need more.")] = None,
     n_gpu_layers: GpuLayers = "auto",
     n_threads: Threads = None,
@@ -100,10 +107,9 @@ def cache_warm(
 
     schemas = _schemas(tools)
     options = RuntimeOptions.parse({"n_gpu_layers": layers(n_gpu_layers), "n_threads": n_threads})
-    own_draft = DEFAULT_DRAFT if model == DEFAULT_MODEL else None
     spec = RuntimeSpec(
         model=model,
-        draft=own_draft if draft == "auto" else None if draft == "none" else draft,
+        draft=draft_of(draft, model),
         n_ctx=n_ctx or ContextOptions().n_ctx,
         target=options,
         draft_runtime=options,
@@ -129,7 +135,7 @@ def cache_warm(
     for one in used:
         sys.stdout.write(f"{one.model}: {one.n_tokens:,} tokens, {one.n_bytes / 1e6:,.1f} MB\n")
     if not used:
-        sys.stdout.write("nothing was stored: these instructions and tools take less than 64 tokens\n")
+        sys.stdout.write("nothing was stored: it is too short, or this model's memory gives no state\n")
 
 
 def _schemas(path: Path) -> list[dict[str, object]]:

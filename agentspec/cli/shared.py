@@ -8,13 +8,27 @@ from typing import Annotated, TypeAlias
 import typer
 from typer.models import OptionInfo
 
-from agentspec.config import Options
+from agentspec.config import DEFAULT_DRAFT, DEFAULT_MODEL, Options
 from agentspec.errors import ConfigError
 
-__all__ = ["GpuLayers", "JsonFile", "Target", "Threads", "check_writable", "help_of", "layers"]
+__all__ = [
+    "DraftModel",
+    "GpuLayers",
+    "JsonFile",
+    "Target",
+    "Threads",
+    "check_writable",
+    "draft_of",
+    "help_of",
+    "layers",
+]
 
 Target: TypeAlias = Annotated[
     str, typer.Option(help="The target: a catalogue name, a path, or hf:owner/repo/file.gguf.")
+]
+DraftModel: TypeAlias = Annotated[
+    str,
+    typer.Option(help="The draft model, or none. 'auto' is the default target's own, and none for others."),
 ]
 GpuLayers: TypeAlias = Annotated[
     str, typer.Option(help="Layers of the models on the GPU: a count, -1 for all, or auto.")
@@ -43,6 +57,13 @@ def check_writable(path: Path) -> None:
         path.touch()
     except OSError as error:
         raise ConfigError(f"--json {path} cannot be written: {error.strerror}") from error
+
+
+def draft_of(draft: str, model: str) -> str | None:
+    """`--draft`: a model, "none", or "auto" for the default target's own."""
+    if draft == "auto":
+        return DEFAULT_DRAFT if model == DEFAULT_MODEL else None
+    return None if draft == "none" else draft
 
 
 def layers(text: str) -> int | str:

@@ -1,7 +1,7 @@
-"""The C calls that models, contexts and samplers need, as typed functions on plain values.
+"""The C calls that models and contexts need, as typed functions on plain values.
 
 Each is one call of llama.cpp. None checks its arguments: llama.cpp asserts on many wrong ones, which ends
-the process, so the callers (`model`, `vocab`, `context`, `samplers`) validate before they call. Handles are
+the process, so the callers (`model`, `vocab`, `context`) validate before they call. Handles are
 addresses.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NewType
@@ -32,16 +32,15 @@ __all__ = [
     "MemoryHandle",
     "ModelHandle",
     "ModelSettings",
-    "SamplerHandle",
     "TokenAttribute",
     "VocabHandle",
+    "pointer",
 ]
 
 ModelHandle = NewType("ModelHandle", int)
 VocabHandle = NewType("VocabHandle", int)
 ContextHandle = NewType("ContextHandle", int)
 MemoryHandle = NewType("MemoryHandle", int)
-SamplerHandle = NewType("SamplerHandle", int)
 AdapterHandle = NewType("AdapterHandle", int)
 
 SPLIT_MODES: Final = {
@@ -354,11 +353,11 @@ class Batch:
         self._addresses = self._ids.ctypes.data + self._ids.strides[0] * rows
         self._pointers = np.zeros(capacity, np.uintp)
         self._struct = _c.llama_batch()
-        self._struct.token = _pointer(self.token, ctypes.c_int32)
-        self._struct.pos = _pointer(self.position, ctypes.c_int32)
-        self._struct.n_seq_id = _pointer(self._counts, ctypes.c_int32)
-        self._struct.seq_id = _pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
-        self._struct.logits = _pointer(self.wanted, ctypes.c_int8)
+        self._struct.token = pointer(self.token, ctypes.c_int32)
+        self._struct.pos = pointer(self.position, ctypes.c_int32)
+        self._struct.n_seq_id = pointer(self._counts, ctypes.c_int32)
+        self._struct.seq_id = pointer(self._pointers, ctypes.POINTER(ctypes.c_int32))
+        self._struct.logits = pointer(self.wanted, ctypes.c_int8)
 
     def assign(self, start: int, stop: int, sequence: int) -> None:
         """Puts the tokens at start..stop - 1 into a sequence."""
@@ -370,7 +369,8 @@ class Batch:
         return int(_c.llama_decode(context, self._struct))
 
 
-def _pointer(array: npt.NDArray[np.generic], kind: type[ctypes._CDataType]) -> Any:
+def pointer(array: npt.NDArray[np.generic], kind: type[ctypes._CDataType]) -> Any:
+    """An array's data, for a field of a struct."""
     # Any, because llama_cpp declares these fields as arrays
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
@@ -382,84 +382,3 @@ def logits_row(context: ContextHandle, index: int, n_vocab: int) -> LogitsArray 
         return None
     row: npt.NDArray[np.float32] = np.ctypeslib.as_array(pointer, (n_vocab,))
     return row.copy()
-
-
-# ------------------------------------------------------------------------------------------ samplers
-
-_CANDIDATE: Final = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
-
-
-def new_sampler_chain() -> SamplerHandle:
-    """An empty chain, which owns the samplers that are added to it."""
-    params = _c.llama_sampler_chain_default_params()
-    params.no_perf = True
-    return _handle(_c.llama_sampler_chain_init(params))
-
-
-def chain_add(chain: SamplerHandle, sampler: SamplerHandle) -> None:
-    _c.llama_sampler_chain_add(_sampler(chain), _sampler(sampler))
-
-
-def free_sampler(sampler: SamplerHandle) -> None:
-    """Frees a chain with all its samplers, or a sampler that is in no chain."""
-    _c.llama_sampler_free(_sampler(sampler))
-
-
-def logit_bias_sampler(n_vocab: int, bias: Mapping[int, float]) -> SamplerHandle:
-    entries = (_c.llama_logit_bias * len(bias))()
-    for entry, (token, value) in zip(entries, bias.items(), strict=True):
-        entry.token, entry.bias = token, value
-    return _handle(_c.llama_sampler_init_logit_bias(n_vocab, len(bias), entries))
-
-
-def penalties_sampler(
-    n_vocab: int, last_n: int, repeat: float, frequency: float, presence: float
-) -> SamplerHandle:
-    return _handle(_c.llama_sampler_init_penalties(n_vocab, last_n, repeat, frequency, presence))
-
-
-def top_k_sampler(k: int) -> SamplerHandle:
-    return _handle(_c.llama_sampler_init_top_k(k))
-
-
-def typical_sampler(mass: float, min_keep: int) -> SamplerHandle:
-    return _handle(_c.llama_sampler_init_typical(mass, min_keep))
-
-
-def top_p_sampler(mass: float, min_keep: int) -> SamplerHandle:
-    return _handle(_c.llama_sampler_init_top_p(mass, min_keep))
-
-
-def min_p_sampler(share: float, min_keep: int) -> SamplerHandle:
-    return _handle(_c.llama_sampler_init_min_p(share, min_keep))
-
-
-def temperature_sampler(temperature: float) -> SamplerHandle:
-    return _handle(_c.llama_sampler_init_temp(temperature))
-
-
-def sampler_accept(sampler: SamplerHandle, token: int) -> None:
-    _c.llama_sampler_accept(_sampler(sampler), token)
-
-
-def sampler_apply(
-    sampler: SamplerHandle, ids: npt.NDArray[np.int32], logits: LogitsArray
-) -> tuple[npt.NDArray[np.int32], LogitsArray]:
-    """The tokens that a sampler keeps and their logits after it, in the order it leaves them in."""
-    candidates = np.zeros(len(ids), _CANDIDATE)
-    candidates["id"], candidates["logit"] = ids, logits
-    array = _c.llama_token_data_array()
-    array.data = _pointer(candidates, _c.llama_token_data)
-    array.size, array.selected, array.sorted = len(ids), -1, False
-    _c.llama_sampler_apply(_sampler(sampler), ctypes.byref(array))
-    # a sampler may point the array at memory of its own, so the result is not read from `candidates`
-    kept = np.ctypeslib.as_array(array.data, (array.size,))
-    return kept["id"].copy(), kept["logit"].copy()
-
-
-def _sampler(handle: SamplerHandle) -> Any:
-    return ctypes.cast(handle, _c.llama_sampler_p_ctypes)
-
-
-def _handle(sampler: Any) -> SamplerHandle:
-    return SamplerHandle(ctypes.cast(sampler, ctypes.c_void_p).value or 0)

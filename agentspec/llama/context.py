@@ -10,34 +10,28 @@ Nothing here locks: one thread owns a context and makes all its calls. It must n
 from __future__ import annotations
 
 import time
-import warnings
 import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
-from agentspec.config import RuntimeOptions, available_cpus
+from agentspec.config import RuntimeOptions
 from agentspec.errors import (
     CacheError,
-    ConfigError,
     DecodeError,
     EngineClosedError,
     ModelError,
     UnsupportedModelError,
 )
 from agentspec.llama import capi, library
-from agentspec.llama.capi import ContextHandle, ContextSettings, MemoryHandle
+from agentspec.llama.capi import ContextHandle, MemoryHandle
 from agentspec.llama.model import Model
+from agentspec.llama.settings import context_settings, is_pinned
 from agentspec.types import LogitsArray, Span, State
 
 __all__ = ["Context"]
 
-_CTX_STEP = 256  # llama.cpp rounds n_ctx up to it, but n_batch it bounds by what it was given
-# A decode runs in pieces of this many tokens on a CPU: buffers for activations grow with it (1.5B: 69 MB at
-# 512, 19 MB at 128), while a longer prompt gains 2 % of speed by it.
-_CPU_UBATCH = 128
-_QUANTIZED_BLOCK = 32  # values in one block of each quantized KV type
 _DECODE_CODES = {
     1: "no room for the batch in the KV cache",
     2: "the pass was aborted",
@@ -69,7 +63,7 @@ class Context:
         cache, ModelError where llama.cpp cannot make the context (memory, as a rule).
         """
         options = options or RuntimeOptions()
-        settings = _settings(model, n_ctx, n_slots, options, n_outputs)
+        settings = context_settings(model, n_ctx, n_slots, options, n_outputs)
         library.forget_errors()
         handle = capi.new_context(model.handle, settings)
         if handle is None:
@@ -101,7 +95,7 @@ class Context:
         self._n_batch = min(settings.n_batch, capi.context_n_batch(handle))
         self._n_outputs = n_outputs
         self._tokens: list[list[int]] = [[] for _ in range(n_slots)]
-        self._pinned = _is_pinned(model)
+        self._pinned = is_pinned(model)
         self._batch = capi.Batch(self._n_batch, n_slots, twins=self._pinned)
         self._decode_seconds = 0.0
         if model.adapters:
@@ -360,7 +354,7 @@ class Context:
         return all(capi.memory_remove(self._memory, sequence, start) for sequence in self._sequences(slot))
 
     def _sequences(self, slot: int) -> Sequence[int]:
-        """llama.cpp's sequences that hold the slot's tokens: see `_is_pinned`."""
+        """llama.cpp's sequences that hold the slot's tokens: see `is_pinned`."""
         return (slot, slot + self.n_slots) if self._pinned else (slot,)
 
     def _probe_rewind(self) -> bool:
@@ -399,59 +393,3 @@ class Context:
         if not 0 <= slot < len(self._tokens):
             raise ValueError(f"slot {slot} does not exist; there are {len(self._tokens)}, from 0 on")
         return slot
-
-
-def _is_pinned(model: Model) -> bool:
-    """Whether a slot's tokens belong to a second sequence as well, so that llama.cpp does not forget them.
-
-    A cell that no window reaches any more is free to llama.cpp, `swa_full` or not: a slot can lose positions
-    to another slot's pass, and a truncation to before them would succeed and leave wrong logits. A cell of
-    two sequences is never taken. Hybrid memory, where only whole sequences are removed and copied, needs no
-    pins, and could not take them.
-    """
-    return capi.model_window(model.handle) > 0 and not capi.model_is_hybrid(model.handle)
-
-
-def _settings(
-    model: Model, n_ctx: int, n_slots: int, options: RuntimeOptions, n_outputs: int
-) -> ContextSettings:
-    if model.vocab_only:
-        raise ConfigError(f"{model.name} was loaded with vocab_only, so it cannot be run")
-    sequences = 2 if _is_pinned(model) else 1  # a slot
-    spare = 0 if _is_pinned(model) or capi.model_is_recurrent(model.handle) else 1  # see `Context.state`
-    for name, value, most in (
-        ("n_ctx", n_ctx, 2**31 - 256),
-        ("n_slots", n_slots, (capi.max_sequences() - spare) // sequences),
-        ("n_outputs", n_outputs, 2**16),
-    ):
-        if not 1 <= value <= most:
-            raise ConfigError(f"{name}={value} is not between 1 and {most}")
-    for name, kind in (("type_k", options.type_k), ("type_v", options.type_v)):
-        if "_" in kind and (model.head_size or 0) % _QUANTIZED_BLOCK:
-            raise ConfigError(
-                f"{name}={kind!r} needs heads of a multiple of {_QUANTIZED_BLOCK} values; "
-                f"those of {model.name} have {model.head_size}",
-                hint="use 'f16'",
-            )
-    trained = model.n_ctx_train
-    if 0 < trained < n_ctx:
-        warnings.warn(
-            f"n_ctx={n_ctx} is more than the {trained} tokens {model.name} was trained for; using {trained}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        n_ctx = trained
-    n_ctx = -(-n_ctx // _CTX_STEP) * _CTX_STEP
-    return ContextSettings(
-        n_ctx=n_ctx,
-        n_batch=min(options.n_batch, n_ctx),
-        n_ubatch=min(options.n_batch, n_ctx, n_ctx if model.n_gpu_layers else _CPU_UBATCH),
-        n_seq_max=n_slots * sequences + spare,
-        n_outputs_max=max(
-            n_outputs, n_slots * sequences + spare
-        ),  # llama.cpp asserts that there is one a sequence
-        n_threads=min(options.n_threads or available_cpus(), capi.MAX_THREADS),
-        flash_attn=capi.FLASH_ATTN[options.flash_attn],
-        type_k=capi.KV_TYPES[options.type_k],
-        type_v=capi.KV_TYPES[options.type_v],
-    )

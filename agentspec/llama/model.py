@@ -51,7 +51,7 @@ class Model:
     ) -> None:
         self._handle: ModelHandle | None = handle
         self._adapters = tuple(adapters)
-        self._weights = [file.fingerprint, *(f"{one.fingerprint}*{scale}" for one, scale in adapter_files)]
+        self._weights = [_identity(file), *(f"{_identity(one)}*{scale}" for one, scale in adapter_files)]
         self._file = file
         self._settings = settings
         self._vocab = Vocab(capi.model_vocab(handle), model_name=self.name)
@@ -229,6 +229,11 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _identity(file: GgufFile) -> str:
+    """Fingerprints sample the weights: a file trained again may differ in others only, and in its time."""
+    return f"{file.fingerprint} {file.path.stat().st_mtime_ns}"
 
 
 def _free(handle: ModelHandle, vocab: Vocab) -> None:

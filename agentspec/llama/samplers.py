@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from agentspec.config import SamplingOptions
-from agentspec.llama import capi
+from agentspec.llama import capi_samplers as capi
 from agentspec.types import Distribution, IdArray, Legal, LogitsArray
 
 __all__ = ["reference_probabilities"]

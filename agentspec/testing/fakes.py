@@ -77,6 +77,8 @@ class TableModel:
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         if not self.can_rewind and length < len(self._slots[source]):
             raise CacheError(f"slot {source} cannot be shared in part")
+        if length > len(self._slots[source]):
+            raise ValueError(f"slot {source} holds {len(self._slots[source])} tokens, fewer than {length}")
         self._slots[target] = self._slots[source][:length]
 
     def state(self, slot: int, length: int) -> State:

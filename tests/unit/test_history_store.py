@@ -89,7 +89,7 @@ def test_the_format_is_json_lines_under_a_header(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(
     sys.platform == "win32",
-    reason="POSIX file modes; on Windows the user's folder does it",
+    reason="Windows has no modes of files: there the user's own folder is closed to others",
 )
 def test_only_the_owner_may_read_what_was_written(tmp_path: Path) -> None:
     before = os.umask(0)
@@ -287,7 +287,10 @@ def test_a_folder_that_is_read_only_is_still_read(tmp_path: Path, monkeypatch: p
     assert store(tmp_path).load("tools") == [REPLY]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="plays a full disk by RLIMIT_FSIZE, which Windows lacks")
+@pytest.mark.skipif(
+    sys.platform == "win32",
+    reason="Windows has no limit on the size of files, by which this plays a full disk",
+)
 def test_a_disk_that_is_full_gets_no_half_lines(tmp_path: Path, warnings: Callable[[], list[str]]) -> None:
     """The limit on the size of files makes the system write a part of the line, as a full disk does."""
     import resource

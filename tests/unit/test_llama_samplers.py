@@ -18,7 +18,7 @@ import pytest
 
 from agentspec.config import SamplingOptions
 from agentspec.law import probabilities
-from agentspec.llama import capi
+from agentspec.llama import capi_samplers as capi
 from agentspec.llama.samplers import reference_probabilities
 from agentspec.types import Distribution, FloatArray, Legal, LogitsArray
 

@@ -9,13 +9,14 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from agentspec import snapshots as module
-from agentspec.snapshots import Snapshots, stored
+from agentspec.snapshots import Snapshots, clear, stored
 
 TOKENS = list(range(100, 200))
 STATE = bytes(range(256)) * 40
@@ -123,18 +124,22 @@ def test_a_file_that_does_not_check_is_not_used(
     assert opened(folder).load(TOKENS) == STATE
 
 
-def test_a_file_under_the_name_of_another_is_not_used(folder: Path) -> None:
-    other = saved(folder, TOKENS[:50])
+@pytest.mark.parametrize("tokens", [TOKENS[:50], [*TOKENS[:-1], 7]])
+def test_a_file_under_the_name_of_another_is_not_used(tokens: list[int], folder: Path) -> None:
+    other = saved(folder, tokens)
     path = saved(folder)
     os.replace(other, path)
     assert opened(folder).load(TOKENS) is None
 
 
+@pytest.mark.skipif(
+    sys.platform == "win32",
+    reason="Windows has no modes of files: there the user's own folder is closed to others",
+)
 def test_files_are_their_owners_alone(folder: Path) -> None:
     path = saved(folder)
-    if os.name == "posix":
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_those_not_used_for_longest_go_first(folder: Path) -> None:
@@ -227,6 +232,35 @@ def test_the_list_of_what_is_stored(folder: Path) -> None:
     assert found[1].used == 0.0
 
 
+def test_clearing_leaves_nothing_behind(folder: Path) -> None:
+    assert clear(folder) == []
+    path = saved(folder)
+    left, mine = folder / f".{path.name}.17-4", folder / "notes.txt"
+    for other in (left, mine):
+        other.write_bytes(b"half")
+    assert clear(folder, "another-model") == []
+    assert path.exists()
+    assert [one.path for one in clear(folder)] == [path]
+    assert list(folder.iterdir()) == [mine]
+
+
+def test_no_thread_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the interpreter's end none can be started."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread at interpreter shutdown")
+
+    snapshots = opened(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        snapshots.save(TOKENS, STATE)
+        assert not snapshots.has(TOKENS)
+        snapshots.close()
+    snapshots.save(TOKENS, STATE)
+    snapshots.close()
+    assert snapshots.load(TOKENS) == STATE
+
+
 def test_the_header_can_be_read_by_people(folder: Path) -> None:
     magic, header, _ = saved(folder).read_bytes().split(b"\n", 2)
     assert magic == b"agentspec.snapshot 1"
@@ -236,6 +270,4 @@ def test_the_header_can_be_read_by_people(folder: Path) -> None:
 @pytest.fixture(autouse=True)
 def _no_threads_left() -> Iterator[None]:
     yield
-    import threading
-
     assert not [thread for thread in threading.enumerate() if thread.name == "agentspec-snapshots"]
