@@ -109,7 +109,10 @@ class RuntimeOptions(Options):
     tensor_split: tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
         None, description="Share of the model on each GPU."
     )
-    flash_attn: bool | Literal["auto"] = Field("auto", description="Flash attention.")
+    flash_attn: bool | Literal["auto"] = Field(
+        "auto",
+        description="Flash attention; 'auto' leaves it out on a CPU with n_parallel=1, where it is slower.",
+    )
     type_k: KvType = Field("f16", description="Type of the K cache.")
     type_v: KvType = Field("f16", description="Type of the V cache.")
     n_threads: int | None = Field(
@@ -139,7 +142,12 @@ class ContextOptions(Options):
     """The context that target and draft share out among their slots."""
 
     n_ctx: int = Field(8192, ge=64, description="Tokens that all sequences together can hold.")
-    n_parallel: int = Field(4, ge=1, le=255, description="Sequences that can be held at once.")
+    n_parallel: int = Field(
+        4,
+        ge=1,
+        le=255,
+        description="Sequences that can be held at once. 1 is fastest for one agent at a time on a CPU.",
+    )
 
 
 class SamplingOptions(Options):

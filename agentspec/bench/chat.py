@@ -22,12 +22,18 @@ __all__ = ["answer_with", "open_chat"]
 
 @contextmanager
 def open_chat(
-    setup: Setup, *, model: str, options: RuntimeOptions, ignore_costs: bool = False
+    setup: Setup,
+    *,
+    model: str,
+    options: RuntimeOptions,
+    n_parallel: int = 1,
+    ignore_costs: bool = False,
 ) -> Iterator[Answer]:
     """Loads the models of a setup, and frees them at the end.
 
     model:        the target, by name or path
     options:      of target and draft alike
+    n_parallel:   sequences that the context can hold
     ignore_costs: whether all that is offered is proposed, whatever a pass takes
 
     Raises what `open_runtime` raises; answers raise what the chat model raises.
@@ -35,6 +41,7 @@ def open_chat(
     spec = RuntimeSpec(
         model=model,
         draft=setup.draft,
+        n_parallel=n_parallel,
         target=options,
         draft_runtime=options,
         history="memory",  # a measurement is neither to be remembered nor to remember an earlier one

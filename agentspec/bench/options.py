@@ -28,6 +28,12 @@ class BenchOptions(Options):
     only: Part | None = Field(None, description="One part alone: greedy, sampled or never-slower.")
     temperature: float = Field(0.7, gt=0.0, le=100.0, description="Temperature of the sampled part.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of the sampled replies.")
+    n_parallel: int = Field(
+        1,
+        ge=1,
+        le=255,
+        description="Sequences that the context can hold; the agents work one after another.",
+    )
 
     ignore_costs: bool = Field(
         False,

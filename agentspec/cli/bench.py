@@ -90,6 +90,7 @@ def drafts_command(
     only: Annotated[_Part | None, _help("only")] = None,
     temperature: Annotated[float, _help("temperature")] = _DEFAULTS.temperature,
     seed: Annotated[int, _help("seed")] = _DEFAULTS.seed,
+    n_parallel: Annotated[int, _help("n_parallel")] = _DEFAULTS.n_parallel,
     ignore_costs: Annotated[bool, _help("ignore_costs")] = False,
     n_gpu_layers: GpuLayers = "auto",
     n_threads: Threads = None,
@@ -119,6 +120,7 @@ def drafts_command(
             "only": only,
             "temperature": temperature,
             "seed": seed,
+            "n_parallel": n_parallel,
             "ignore_costs": ignore_costs,
         }
     )
@@ -126,7 +128,9 @@ def drafts_command(
     if as_json is not None:
         check_writable(as_json)
     draft_model = draft_of(draft, model)
-    opener = functools.partial(open_chat, model=model, options=runtime, ignore_costs=ignore_costs)
+    opener = functools.partial(
+        open_chat, model=model, options=runtime, n_parallel=n_parallel, ignore_costs=ignore_costs
+    )
     started = time.perf_counter()
     with _random_draft(random_draft, draft_model, options) as useless:
         planned = plan(load_workload(), options, draft=draft_model, random_draft=useless)
@@ -141,6 +145,7 @@ def drafts_command(
         "subset": subset,
         "temperature": temperature,
         "seed": seed,
+        "n_parallel": n_parallel,
         "ignore_costs": ignore_costs,
         "platform": platform.platform(),
         "seconds": round(time.perf_counter() - started, 1),

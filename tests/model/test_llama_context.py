@@ -11,6 +11,7 @@ import pytest
 from agentspec.config import RuntimeOptions
 from agentspec.errors import ConfigError, DecodeError, EngineClosedError
 from agentspec.llama import Context, Model, capi
+from agentspec.llama.settings import context_settings
 from agentspec.types import LogitsArray, Session, Span
 
 pytestmark = pytest.mark.model
@@ -310,6 +311,24 @@ def test_options_change_little(
     with Context(model, 256, options=OPTIONS.model_copy(update=changes)) as other:
         row = last_row(other, 0, text[:10])
     assert int(row.argmax()) == int(expected.argmax())
+
+
+@pytest.mark.parametrize(
+    ("changes", "n_slots", "used"),
+    [
+        ({}, 1, False),
+        ({}, 2, "auto"),  # the plain attention would compute what the other slot holds, too
+        ({"flash_attn": True}, 1, True),
+        ({"flash_attn": False}, 2, False),
+        ({"type_v": "q8_0"}, 1, "auto"),  # nothing else reads quantized values
+    ],
+)
+def test_flash_attention_that_auto_comes_to(
+    model: Model, changes: dict[str, object], n_slots: int, used: bool | str
+) -> None:
+    options = OPTIONS.model_copy(update={"flash_attn": "auto", **changes})
+    settings = context_settings(model, 256, n_slots, options, 4)
+    assert settings.flash_attn == capi.FLASH_ATTN[used]
 
 
 def test_closed_context(model: Model, text: list[int]) -> None:

@@ -488,6 +488,7 @@ def test_the_json_is_as_its_schema_says(
     assert re.search(r"never slower +5\.00× with drafts: prose, no tools\n", printed)
     assert models.setups[0].draft == "qwen2.5-coder-0.5b-instruct"
     assert models.settings["ignore_costs"] is found["ignore_costs"] is False
+    assert models.settings["n_parallel"] == found["n_parallel"] == 1
 
 
 def test_where_costs_are_ignored_only_passes_count(
