@@ -88,7 +88,29 @@ def test_gcc_on_x86_gets_the_flags_that_keep_amx_alive(
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     program(bin_folder, "c++", compiler)
     flags = plan_build({"AGENTSPEC_BACKEND": "cpu"}).environment.get("CXXFLAGS", "")
-    assert ("-fno-tree-dse" in flags and "-fno-dse" in flags) == guarded
+    assert (flags == f"-include {llama_build.AMX_HEADER}") == guarded
+    assert llama_build.AMX_HEADER.is_file()
+    monkeypatch.setattr(llama_build, "AMX_HEADER", Path("/home/a user/amx_tiles.h"))
+    flags = plan_build({"AGENTSPEC_BACKEND": "cpu"}).environment.get("CXXFLAGS", "")
+    assert (flags == "-fno-tree-dse -fno-dse") == guarded  # a path with a space would be two words
+
+
+def test_the_key_does_not_depend_on_where_the_checkout_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every checkout would compile llama.cpp anew."""
+    header = llama_build.AMX_HEADER
+
+    def key(path: Path) -> str:
+        monkeypatch.setattr(llama_build, "AMX_HEADER", path)
+        return Build("cpu", {"CXXFLAGS": f"-include {path}"}).key
+
+    copy = tmp_path / header.name
+    copy.write_bytes(header.read_bytes())
+    here = key(header)
+    assert key(copy) == here
+    copy.write_bytes(b"// another one")
+    assert key(copy) != here
 
 
 def test_the_user_s_flags_are_kept() -> None:
