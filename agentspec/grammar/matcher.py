@@ -146,7 +146,8 @@ def unpacked(mask: npt.NDArray[np.uint8], n_tokens: int) -> IdArray:
     """The ids whose bits are set, the lowest of a byte first: where few are, little is worked on."""
     within = np.flatnonzero(mask)
     if len(within) > _FEW_BYTES:
-        return np.flatnonzero(np.unpackbits(mask, count=n_tokens, bitorder="little"))
+        # as bools: numpy looks for those three times as fast
+        return np.flatnonzero(np.unpackbits(mask, count=n_tokens, bitorder="little").view(np.bool_))
     rows, bits = np.nonzero(np.unpackbits(mask[within, None], axis=1, bitorder="little"))
     ids = 8 * within[rows] + bits
     return ids[ids < n_tokens]
