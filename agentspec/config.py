@@ -148,6 +148,9 @@ class ContextOptions(Options):
         le=255,
         description="Sequences that can be held at once. 1 is fastest for one agent at a time on a CPU.",
     )
+    max_waiting: int = Field(
+        1024, ge=1, description="Requests that may wait for a sequence; one more is refused."
+    )
 
 
 class SamplingOptions(Options):
@@ -254,6 +257,12 @@ class GenerationOptions(Options):
     stop: tuple[str, ...] = Field((), description="Strings that end a reply; they are cut off it.")
     seed: int | None = Field(
         None, ge=0, lt=2**64, description="Seed of the reply's randomness; None draws a new one."
+    )
+    timeout: float | None = Field(
+        None,
+        ge=0.0,
+        description="Most seconds a reply may take, waiting included, looked at between passes; "
+        "None for no limit.",
     )
     logprobs: bool = Field(
         False,

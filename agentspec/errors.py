@@ -17,6 +17,8 @@
     └── EngineError
         ├── DecodeError          llama.cpp refused a batch
         ├── CacheError           llama.cpp refused to remove tokens from a KV cache
+        ├── QueueFullError       more requests wait than the engine takes
+        ├── DeadlineExceededError   the reply was not done within its timeout
         └── EngineClosedError    the engine was closed before the reply was done
 
 Errors of other libraries are translated at the edge of the layer that wraps them. This module knows
@@ -31,6 +33,7 @@ __all__ = [
     "CacheError",
     "ConfigError",
     "ContextLengthError",
+    "DeadlineExceededError",
     "DecodeError",
     "DownloadError",
     "EngineClosedError",
@@ -40,6 +43,7 @@ __all__ = [
     "ModelError",
     "ModelFormatError",
     "ModelNotFoundError",
+    "QueueFullError",
     "SchemaError",
     "TemplateError",
     "UnsupportedModelError",
@@ -141,6 +145,14 @@ class DecodeError(EngineError):
 
 class CacheError(EngineError):
     """llama.cpp refused to remove tokens from a KV cache; the cache is as it was."""
+
+
+class QueueFullError(EngineError):
+    """More requests wait than the engine takes; this one was not begun."""
+
+
+class DeadlineExceededError(EngineError):
+    """The reply was not done within its timeout, and was cancelled."""
 
 
 class EngineClosedError(EngineError):

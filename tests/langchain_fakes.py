@@ -10,7 +10,7 @@ from agentspec.chat.formats import HERMES
 from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate
 from agentspec.engine.request import Request, Result, Step
 from agentspec.engine.stream import Channel, Stream
-from agentspec.errors import ContextLengthError
+from agentspec.errors import AgentSpecError, ContextLengthError
 from agentspec.langchain.chat_model import ChatAgentSpec
 from agentspec.trace import Trace
 from agentspec.types import BoundTool, FinishReason, Json, Matcher, ToolChoice, Turn
@@ -55,12 +55,14 @@ class Bytes:
 
 @dataclass
 class FakeEngine:
-    """Answers each request with the next reply; a reply of None is left for the test to write."""
+    """Answers each request with the next reply; a reply of None is left for the test to write, or fails with
+    `failure`."""
 
     n_ctx: int
     replies: list[Reply | None]
     requests: list[Request] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
+    failure: AgentSpecError | None = None
 
     def submit(self, request: Request) -> Stream:
         if len(request.prompt) >= self.n_ctx:
@@ -76,6 +78,8 @@ class FakeEngine:
                 wanted = request.generation.logprobs
                 channel.put(Step(tuple(piece), piece, (-0.5,) * len(piece) if wanted else ()))
             channel.finish(result(reply, request))
+        elif self.failure is not None:
+            channel.fail(self.failure)
         return Stream(channel)
 
     def close(self) -> None:

@@ -6,18 +6,23 @@ It must not know what is measured.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from agentspec.bench.drafts import Answer, Ask
 from agentspec.bench.replay import Outcome
 from agentspec.bench.stages import Setup
+from agentspec.bench.workload import Turn
 from agentspec.config import RuntimeOptions
-from agentspec.engine.runtime import RuntimeSpec, open_runtime
+from agentspec.engine.runtime import Runtime, RuntimeSpec, open_runtime
+from agentspec.langchain.call import Call, prepare
 from agentspec.langchain.chat_model import ChatAgentSpec
+from agentspec.langchain.convert import from_openai
+from agentspec.langchain.options import CallOptions
 from agentspec.langchain.tools import OpenAITool
+from agentspec.types import Json
 
-__all__ = ["answer_with", "open_chat"]
+__all__ = ["answer_with", "call_of", "open_chat"]
 
 
 @contextmanager
@@ -54,6 +59,24 @@ def open_chat(
         yield answer_with(ChatAgentSpec.from_runtime(runtime))
     finally:
         runtime.close()
+
+
+def call_of(
+    runtime: Runtime, turn: Turn, *, max_tokens: int, answer: Mapping[str, Json] | None = None
+) -> Call:
+    """A turn's call, at temperature 0, as the chat model makes it.
+
+    answer: the JSON Schema of the reply, for a turn without tools
+
+    Raises SchemaError, TemplateError.
+    """
+    options = CallOptions.parse({"temperature": 0.0, "max_tokens": max_tokens})
+    arguments: dict[str, object] = {}
+    if turn.tools:
+        arguments = {"tools": [OpenAITool(tool) for tool in turn.tools], "tool_choice": "any"}
+    elif answer is not None:
+        arguments = {"response_format": {"type": "json_object", "schema": answer}}
+    return prepare(runtime, from_openai(turn.messages), options, arguments)
 
 
 def answer_with(chat: ChatAgentSpec) -> Answer:

@@ -1,4 +1,4 @@
-"""The options of `agentspec bench drafts`: what is measured, and how often.
+"""The options of the `agentspec bench` commands: what is measured, and how often.
 
 Imports next to nothing, so that the command's help does not wait for numpy.
 """
@@ -11,9 +11,10 @@ from pydantic import Field, model_validator
 
 from agentspec.config import Options
 
-__all__ = ["BenchOptions", "Part"]
+__all__ = ["BenchOptions", "CacheBenchOptions", "ConcurrencyOptions", "ConcurrencyPart", "Part"]
 
 Part = Literal["greedy", "sampled", "never-slower"]
+ConcurrencyPart = Literal["throughput", "gap", "soak"]
 
 
 class BenchOptions(Options):
@@ -51,3 +52,28 @@ class BenchOptions(Options):
         if part == "never-slower" and self.ignore_costs:
             return False
         return self.only in (None, part)
+
+
+class ConcurrencyOptions(Options):
+    """What `agentspec bench concurrency` measures, and how often."""
+
+    agents: int = Field(8, ge=1, le=64, description="Agents at once; the context has room for each.")
+    rounds: int = Field(3, ge=1, description="How often all agents work, at once and one after another.")
+    prompt_tokens: int = Field(
+        2000, ge=100, le=2900, description="Length of the prompt that is loaded while a reply goes on."
+    )
+    requests: int = Field(2000, ge=10, description="Requests of the soak.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Decides which requests of the soak are cancelled when.")
+    only: ConcurrencyPart | None = Field(None, description="One part alone: throughput, gap or soak.")
+
+    def measures(self, part: ConcurrencyPart) -> bool:
+        return self.only in (None, part)
+
+
+class CacheBenchOptions(Options):
+    """What `agentspec bench cache` measures, and how often."""
+
+    rounds: int = Field(3, ge=1, description="New processes of each kind; figures are medians.")
+    agent: Literal["travel", "shop", "office", "operations", "home"] = Field(
+        "office", description="The agent of the workload whose instructions and tools are read."
+    )

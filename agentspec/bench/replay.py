@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from agentspec.types import Json
 
-__all__ = ["Figures", "Outcome", "Replay", "peak_rss_mb"]
+__all__ = ["Figures", "Outcome", "Replay", "peak_rss_mb", "rss_mb"]
 
 Turn = TypeVar("Turn")
 
@@ -128,21 +128,29 @@ class Replay(Generic[Turn]):
 
 def peak_rss_mb() -> float | None:
     """Most resident memory this process has had, in MB (10^6 bytes); None where that cannot be told."""
-    try:
-        # getrusage's peak is inherited from the parent process; the kernel's own is not
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return (
-            next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-            * 1024
-            / 1e6
-        )
-    except (OSError, StopIteration):
-        pass  # not Linux
-    if platform.system() != "Darwin":
-        return None
+    # getrusage's peak is inherited from the parent process; the kernel's own is not
+    if (found := _status("VmHWM")) is not None or platform.system() != "Darwin":
+        return found
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def rss_mb() -> float | None:
+    """Resident memory of this process now, in MB (10^6 bytes); None where that cannot be told."""
+    return _status("VmRSS")
+
+
+def _status(field: str) -> float | None:
+    """A size in /proc/self/status; None where there is none, as on systems other than Linux."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    for line in status.splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024 / 1e6
+    return None
 
 
 def _number(value: Json) -> int:

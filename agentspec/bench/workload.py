@@ -22,7 +22,7 @@ from typing import NotRequired, TypeAlias, TypedDict
 
 from agentspec.types import BoundTool, Json
 
-__all__ = ["Message", "Turn", "Workload", "load_workload"]
+__all__ = ["Message", "Turn", "Workload", "called", "load_workload"]
 
 Message: TypeAlias = Mapping[str, Json]
 """A message in OpenAI's form."""
@@ -122,14 +122,14 @@ def _turns(agent: _Agent, tools: Mapping[str, BoundTool]) -> Iterator[Turn]:
                 name, arguments = step["call"], step["arguments"]
                 label = f"{agent['name']}/{session['name']}/{number}"
                 yield Turn(label, tuple(messages), bound, (name, arguments))
-                messages += _called(f"call_{number}", name, arguments, step["result"])
+                messages += called(f"call_{number}", name, arguments, step["result"])
             elif "user" in step:
                 messages.append({"role": "user", "content": step["user"]})
             else:
                 messages.append({"role": "assistant", "content": step["assistant"]})
 
 
-def _called(call_id: str, name: str, arguments: Mapping[str, Json], result: Json) -> list[Message]:
+def called(call_id: str, name: str, arguments: Mapping[str, Json], result: Json) -> list[Message]:
     """A call and its answer, as the conversation goes on with them."""
     function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
     answer = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)

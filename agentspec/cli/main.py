@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agentspec.cli import bench, cache, models, prove, pull, version
+from agentspec.cli import bench, bench_engine, cache, models, prove, pull, version
 from agentspec.errors import AgentSpecError
 
 __all__ = ["app", "main"]
@@ -26,6 +26,8 @@ app = typer.Typer(
 app.command("pull")(pull.pull_command)
 app.command("models")(models.models_command)
 app.command("prove")(prove.prove_command)
+bench.app.command("concurrency")(bench_engine.concurrency_command)
+bench.app.command("cache")(bench_engine.cache_command)
 app.add_typer(bench.app)
 app.add_typer(cache.app)
 app.command("version")(version.version_command)

@@ -11,22 +11,28 @@ import logging
 import math
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentspec.config import BUILT_IN_SOURCES, DraftOptions
 from agentspec.drafts.base import Draft, EndedReply
 from agentspec.engine.block import Block
-from agentspec.engine.cache import SlotCache
 from agentspec.engine.cost import Costs
 from agentspec.engine.offers import BlockPlan
 from agentspec.engine.planner import Planner
 from agentspec.engine.request import Request
 from agentspec.engine.rules import Rule, make_rule
+from agentspec.engine.scheduler import Part, Scheduler
 from agentspec.engine.sequence import RunningSequence
 from agentspec.engine.stream import Channel
-from agentspec.errors import AgentSpecError, CacheError, ConfigError, ContextLengthError, EngineError
+from agentspec.errors import (
+    AgentSpecError,
+    CacheError,
+    ConfigError,
+    ContextLengthError,
+    DeadlineExceededError,
+    EngineError,
+)
 from agentspec.law import point_mass, probabilities, probability_of
 from agentspec.prefix import StateStore
 from agentspec.timing import measure
@@ -36,9 +42,6 @@ from agentspec.verify import Verdict
 __all__ = ["Core"]
 
 _log = logging.getLogger(__name__)
-
-_LOAD_BESIDE = 128
-"""Most prompt tokens loaded in a pass that also carries other replies: it must not hold them up for long."""
 
 _MEASURED = (1, 1, 4, 8, 16)
 """Sizes of the passes that are timed at the start; the first one also touches the memory."""
@@ -82,14 +85,11 @@ class Core:
     ) -> None:
         self._target = target
         self._vocab = vocab
-        self._slots = SlotCache(target, snapshots)
         self._costs = Costs() if costs is None else costs
+        self._scheduler = Scheduler(target, self._costs.target, snapshots)
         self._drafts = tuple(drafts)
         self._planner = Planner(drafts, self._costs)
         self._rules = rules
-        self._waiting: deque[RunningSequence] = deque()
-        self._active: list[RunningSequence] = []
-        self._passed_over: set[int] = set()  # slots that had no part in the last pass
         names = [draft.name for draft in drafts]
         if len(set(names)) < len(names):
             raise ConfigError(f"two draft sources have one name: {', '.join(names)}")
@@ -140,23 +140,25 @@ class Core:
         if sequence.matcher is not None and sequence.matcher.done():
             sequence.finish("stop")  # a grammar of nothing but the empty reply
         else:
-            self._waiting.append(sequence)
+            self._scheduler.add(sequence)
 
     def close(self) -> None:
         """Lets the draft sources save what they keep. No reply may be under way."""
         self._planner.close()
 
+    @property
+    def n_waiting(self) -> int:
+        """Requests that have no slot yet. Any thread may read it."""
+        return self._scheduler.n_waiting
+
     def busy(self) -> bool:
-        return bool(self._active or self._waiting)
+        return self._scheduler.busy
 
     def fail_all(self, error: AgentSpecError) -> None:
         """Ends every request with an error."""
-        for sequence in list(self._active):
+        for sequence in self._scheduler:
             self._leave(sequence, complete=False)
             sequence.channel.fail(error)
-        for sequence in self._waiting:
-            sequence.channel.fail(error)
-        self._waiting.clear()
 
     # ---------------------------------------------------------------------------------------- a pass
 
@@ -164,9 +166,9 @@ class Core:
         """Admits what can be admitted and makes one target pass."""
         if self._drafts and self._target.can_rewind and not self._costs.target.known:
             self._measure()
-        self._drop_cancelled()
-        self._admit()
-        entries = self._divide()
+        self._drop_ended()
+        self._scheduler.admit()
+        entries = [self._entry(part) for part in self._scheduler.divide(self._wanted)]
         if not entries:
             return
         self._compose(entries)
@@ -181,58 +183,18 @@ class Core:
             if entry.block is not None:
                 self._settle(entry, entry.block, entry_rows)
 
-    def _drop_cancelled(self) -> None:
-        for sequence in [waiting for waiting in self._waiting if waiting.channel.cancelled]:
-            self._waiting.remove(sequence)
-            sequence.finish("cancelled")
-        for sequence in [running for running in self._active if running.channel.cancelled]:
-            self._end(sequence, "cancelled")
+    def _drop_ended(self) -> None:
+        """Ends what was cancelled, or has taken too long, waiting or running."""
+        for sequence in self._scheduler:
+            if sequence.channel.cancelled:
+                self._end(sequence, "cancelled")
+            elif sequence.overdue:
+                self._leave(sequence, complete=False)
+                sequence.channel.fail(_late(sequence))
 
-    def _admit(self) -> None:
-        """Gives slots to waiting requests, in order, while their KV is sure to fit."""
-        while self._waiting and not self._slots.full:
-            sequence = self._waiting[0]
-            reserved = sequence.reserved + sum(other.reserved for other in self._active)
-            if reserved > self._target.n_ctx:
-                return
-            self._waiting.popleft()
-            sequence.admitted(*self._slots.claim(sequence.tokens, self._target.n_ctx - reserved))
-            self._active.append(sequence)
-
-    def _divide(self) -> list[_Entry]:
-        """Divides the batch: blocks for those whose KV is nearly complete, and chunks of long prompts.
-
-        Who had no part in the last pass comes first, with a chunk if need be.
-        """
-        budget, rows = self._target.n_batch, self._target.n_outputs
-        least = min(budget, rows) // 4  # a block with less room than this, and than it may use, waits
-        self._active.sort(key=lambda sequence: sequence.slot not in self._passed_over)
-        entries: list[_Entry] = []
-        loading: list[_Entry] = []
-        absent = [sequence.tokens[len(self._target.tokens(sequence.slot)) :] for sequence in self._active]
-        replying = any(len(missing) <= _LOAD_BESIDE for missing in absent)
-        for sequence, missing in zip(self._active, absent, strict=True):
-            wanted = self._wanted(sequence)
-            limit = min(wanted, budget - len(missing), rows - 1)
-            holds_up = replying and len(missing) > _LOAD_BESIDE
-            if limit >= min(wanted, least) and not holds_up:
-                entries.append(_Entry(sequence, missing, self._block(sequence, limit)))
-                budget -= len(missing) + limit
-                rows -= limit + 1
-            elif sequence.slot in self._passed_over and (chunk := missing[: min(budget, len(missing) - 1)]):
-                entries.append(_Entry(sequence, chunk, None))
-                budget -= len(chunk)
-            else:
-                loading.append(_Entry(sequence, missing, None))
-        if entries:
-            budget = min(budget, _LOAD_BESIDE)
-        for entry in loading:
-            entry.missing = entry.missing[: min(budget, len(entry.missing) - 1)]
-            budget -= len(entry.missing)
-        entries += [entry for entry in loading if entry.missing]
-        served = {entry.sequence.slot for entry in entries}
-        self._passed_over = {sequence.slot for sequence in self._active} - served
-        return entries
+    def _entry(self, part: Part) -> _Entry:
+        sequence, missing, room = part
+        return _Entry(sequence, missing, None if room is None else self._block(sequence, room))
 
     def _block(self, sequence: RunningSequence, limit: int) -> Block:
         start = sequence.n_reply
@@ -373,14 +335,15 @@ class Core:
             self._end(sequence, reason)
 
     def _end(self, sequence: RunningSequence, reason: FinishReason) -> None:
-        self._keep(sequence)
+        if sequence.slot >= 0:
+            self._keep(sequence)
         self._leave(sequence, complete=sequence.complete(reason))
         sequence.finish(reason)
 
     def _keep(self, sequence: RunningSequence) -> None:
         """Stores the part of the prompt that other conversations share, where its KV is all there."""
         try:
-            self._slots.keep(sequence.slot, sequence.request.n_stable)
+            self._scheduler.keep(sequence)
         except CacheError as error:
             _log.warning("no snapshot of a prompt was stored: %s", error)
 
@@ -390,9 +353,9 @@ class Core:
         sequence.channel.fail(error)
 
     def _leave(self, sequence: RunningSequence, *, complete: bool) -> None:
-        self._active.remove(sequence)
-        self._passed_over.discard(sequence.slot)
-        self._slots.release(sequence.slot)
+        self._scheduler.remove(sequence)
+        if sequence.slot < 0:
+            return  # it had no part in anything
         request = sequence.request
         reply = EndedReply(
             sequence.slot,
@@ -430,6 +393,14 @@ class _BlockLaws:
             return point_mass(int(legal[0]))
         before = self._tokens[: self._start + index]
         return probabilities(self._rows[index], legal, self._sampling, before)
+
+
+def _late(sequence: RunningSequence) -> DeadlineExceededError:
+    timeout = sequence.request.generation.timeout
+    where = f"after {sequence.n_reply} tokens" if sequence.slot >= 0 else "while the request was waiting"
+    return DeadlineExceededError(
+        f"the reply was not done within timeout={timeout:g} seconds: stopped {where}"
+    )
 
 
 def _log_prob(law: Distribution, token: int) -> float:

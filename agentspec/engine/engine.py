@@ -16,7 +16,7 @@ from collections.abc import Callable
 from agentspec.engine.core import Core
 from agentspec.engine.request import Request
 from agentspec.engine.stream import Channel, Stream
-from agentspec.errors import AgentSpecError, EngineClosedError, EngineError
+from agentspec.errors import AgentSpecError, EngineClosedError, EngineError, QueueFullError
 
 __all__ = ["Engine"]
 
@@ -24,15 +24,18 @@ __all__ = ["Engine"]
 class Engine:
     """Runs requests on a `Core`.
 
-    on_close: called after the last pass, to free what the core uses
+    max_waiting: requests that may wait for a slot; one more is refused
+    on_close:    called after the last pass, to free what the core uses
 
     The thread starts with the first request. It ends at `close`, at interpreter exit, or some time after the
     engine and its streams are gone.
     """
 
-    def __init__(self, core: Core, *, on_close: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, core: Core, *, max_waiting: int = 1024, on_close: Callable[[], None] = lambda: None
+    ) -> None:
         self._core = core
-        self._worker = _Worker(core, on_close)
+        self._worker = _Worker(core, max_waiting, on_close)
         # the collector may run inside any code, so it only signals; at exit the thread must have ended
         # before the interpreter takes its modules apart
         weakref.finalize(self, self._worker.stop).atexit = False
@@ -42,7 +45,8 @@ class Engine:
         """Queues a request and returns its stream.
 
         Raises ContextLengthError when the prompt does not fit, ValueError when it makes no sense,
-        EngineClosedError after `close`, and EngineError in a process forked after the engine was made.
+        QueueFullError when too many requests wait already, EngineClosedError after `close`, and EngineError
+        in a process forked after the engine was made.
         """
         self._core.check(request)
         channel = Channel()
@@ -72,11 +76,12 @@ class _Worker:
     for that reason. None in it wakes the thread up.
     """
 
-    def __init__(self, core: Core, on_close: Callable[[], None]) -> None:
+    def __init__(self, core: Core, max_waiting: int, on_close: Callable[[], None]) -> None:
         self._core = core
+        self._max_waiting = max_waiting
         self._on_close = on_close
         self._inbox: queue.SimpleQueue[tuple[Request, Channel] | None] = queue.SimpleQueue()
-        self._starting = threading.Lock()
+        self._submitting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._ended = False
@@ -90,12 +95,18 @@ class _Worker:
             )
         if self.stopping:
             raise EngineClosedError("the engine is closed", hint="make a new one")
-        with self._starting:
+        with self._submitting:  # two threads must neither start it twice nor take one place
+            # in this order: a request on its way from one to the other is counted twice rather than never
+            if self._inbox.qsize() + self._core.n_waiting >= self._max_waiting:
+                raise QueueFullError(
+                    f"{self._max_waiting} requests are waiting already",
+                    hint="submit fewer at once, such as by max_concurrency, or raise max_waiting",
+                )
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="agentspec-engine", daemon=True)
                 thread.start()
                 self._thread = thread
-        self._inbox.put((request, channel))
+            self._inbox.put((request, channel))
         if self._ended:  # the thread has gone in the meantime and will not look again
             self._fail_inbox(_CLOSED)
 

@@ -54,6 +54,9 @@ __all__ = ["Runtime", "RuntimeSpec", "open_runtime"]
 
 _GRAMMARS_KEPT = 64
 
+_ROWS, _ROWS_EACH = 64, 9
+"""Rows of logits that a pass can return: at least, and for each sequence. One of 150,000 is 1.2 MB."""
+
 _OTHER_WORDS = "\N{REFERENCE MARK}"
 """What a user says whose words begin like nobody else's."""
 
@@ -65,6 +68,7 @@ class RuntimeSpec:
     model, draft: catalogue names, paths or "hf:owner/repo/file.gguf"; draft None runs without a draft model
     n_ctx:        tokens that all conversations together can hold
     n_parallel:   replies that can be generated at once
+    max_waiting:  requests that may wait for their turn
     history:      where earlier replies are kept for the history draft
     plugins:      draft sources beside the built-in and the installed ones: (name, plugin) of each
     snapshots:    whether the state of prompts that conversations share is kept on disk
@@ -75,6 +79,7 @@ class RuntimeSpec:
     draft: str | None
     n_ctx: int = ContextOptions().n_ctx
     n_parallel: int = ContextOptions().n_parallel
+    max_waiting: int = ContextOptions().max_waiting
     target: RuntimeOptions = field(default_factory=RuntimeOptions)
     draft_runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     chat_template: str | None = None
@@ -246,7 +251,13 @@ def _load(spec: RuntimeSpec) -> Runtime:
         bos, eos = _spelling(vocab, vocab.bos_id), _spelling(vocab, vocab.eos_id)
         template = ChatTemplate(source, bos=bos, eos=eos, wire_format=wire)
         context = stack.enter_context(
-            Context(target, n_ctx=spec.n_ctx, n_slots=spec.n_parallel, options=spec.target)
+            Context(
+                target,
+                n_ctx=spec.n_ctx,
+                n_slots=spec.n_parallel,
+                options=spec.target,
+                n_outputs=max(_ROWS, _ROWS_EACH * spec.n_parallel),
+            )
         )
         drafts = _cheap_drafts(vocab, spec)
         open_snapshots = functools.partial(_open_snapshots, spec, stack)
@@ -270,7 +281,7 @@ def _load(spec: RuntimeSpec) -> Runtime:
         freeing = stack.pop_all()  # from here on the engine's thread frees the models
     return Runtime(
         name=spec.model,
-        engine=Engine(core, on_close=freeing.close),
+        engine=Engine(core, max_waiting=spec.max_waiting, on_close=freeing.close),
         vocab=vocab,
         template=template,
         wire_format=wire,

@@ -54,6 +54,12 @@ class RunningSequence:
         """KV cells it may come to need."""
         return self.n_prompt + self.max_reply
 
+    @property
+    def overdue(self) -> bool:
+        """Whether its timeout has passed since it was submitted."""
+        timeout = self.request.generation.timeout
+        return timeout is not None and time.perf_counter() - self.channel.created > timeout
+
     def admitted(self, slot: int, reused: int) -> None:
         self.slot = slot
         self.trace.prefill_reused = reused

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -20,7 +19,7 @@ from agentspec.chat.parser import ReplyParser
 from agentspec.engine.request import Request, Step
 from agentspec.errors import ConfigError
 from agentspec.langchain.convert import recent_texts, to_turns, with_instructions
-from agentspec.langchain.errors import ReplyTimeoutError, translated
+from agentspec.langchain.errors import translated
 from agentspec.langchain.options import CallOptions
 from agentspec.langchain.reply import ReplyBuilder
 from agentspec.langchain.structured import ResponseFormat
@@ -44,19 +43,14 @@ class Call:
     runtime: Runtime
     request: Request
     reply: ReplyBuilder
-    timeout: float | None
-    started: float = 0.0
 
     def submit(self) -> Stream:
-        """Hands the request to the engine. Raises PromptTooLongError, EngineClosedError."""
-        self.started = time.monotonic()
+        """Hands the request to the engine. Raises PromptTooLongError, QueueFullError, EngineClosedError."""
         with translated():
             return self.runtime.engine.submit(self.request)
 
     def take(self, step: Step) -> list[ChatGenerationChunk]:
-        """The chunks a step completes. Raises ReplyTimeoutError."""
-        if self.timeout is not None and time.monotonic() - self.started > self.timeout:
-            raise ReplyTimeoutError(f"the reply took longer than timeout={self.timeout:g} seconds")
+        """The chunks a step completes."""
         if step.logprobs:
             pieces = self.runtime.vocab.pieces()
             self.reply.add_logprobs([pieces[token] for token in step.tokens], step.logprobs)
@@ -72,8 +66,6 @@ def prepare(
     messages: Sequence[BaseMessage],
     options: CallOptions,
     arguments: Mapping[str, object],
-    *,
-    timeout: float | None,
 ) -> Call:
     """Builds the request.
 
@@ -110,7 +102,7 @@ def prepare(
         model_name=runtime.name,
         prompt_tokens=len(prompt),
     )
-    return Call(runtime=runtime, request=request, reply=reply, timeout=timeout)
+    return Call(runtime=runtime, request=request, reply=reply)
 
 
 def _law(

@@ -25,6 +25,7 @@ from agentspec import __version__
 from agentspec.errors import ConfigError
 from agentspec.langchain.call import TOOL_ARGUMENTS, Call, prepare
 from agentspec.langchain.convert import to_turns
+from agentspec.langchain.errors import translated
 from agentspec.langchain.fields import ConfiguredChatModel
 from agentspec.langchain.options import CALL_OPTIONS, CallOptions, check_names, given, only
 from agentspec.langchain.reply import PROVIDER
@@ -123,7 +124,7 @@ class ChatAgentSpec(ConfiguredChatModel):
         options = CallOptions.parse({**self._values(CALL_OPTIONS), **only(values, CALL_OPTIONS)})
         arguments = only(values, TOOL_ARGUMENTS)
         runtime = self._runtime(values.get("model"))
-        return prepare(runtime, messages, options, arguments, timeout=self.timeout)
+        return prepare(runtime, messages, options, arguments)
 
     # -- tools and schemas
 
@@ -274,8 +275,9 @@ class ChatAgentSpec(ConfiguredChatModel):
 def _chunks(call: Call) -> Iterator[ChatGenerationChunk]:
     stream = call.submit()
     try:
-        for step in stream:
-            yield from call.take(step)
+        with translated():
+            for step in stream:
+                yield from call.take(step)
         yield from call.end(stream)
     finally:
         stream.close()  # also when the consumer went away, or pressed Ctrl-C
@@ -284,9 +286,10 @@ def _chunks(call: Call) -> Iterator[ChatGenerationChunk]:
 async def _achunks(call: Call) -> AsyncGenerator[ChatGenerationChunk]:
     stream = call.submit()
     try:
-        async for step in stream:
-            for chunk in call.take(step):
-                yield chunk
+        with translated():
+            async for step in stream:
+                for chunk in call.take(step):
+                    yield chunk
         for chunk in call.end(stream):
             yield chunk
     finally:

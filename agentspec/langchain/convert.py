@@ -19,13 +19,14 @@ from langchain_core.messages import (
     HumanMessage,
     SystemMessage,
     ToolMessage,
+    convert_to_messages,
 )
 
 from agentspec.errors import ConfigError
 from agentspec.langchain.reply import raw_of
 from agentspec.types import AssistantTurn, Json, SystemTurn, ToolTurn, Turn, UserTurn
 
-__all__ = ["recent_texts", "to_turns", "with_instructions"]
+__all__ = ["from_openai", "recent_texts", "to_turns", "with_instructions"]
 
 _RECENT_CHARACTERS = 20_000
 _RECENT_TEXTS = 8
@@ -45,6 +46,11 @@ _ROLES = {
     "assistant": "assistant",
     "ai": "assistant",
 }
+
+
+def from_openai(messages: Sequence[Mapping[str, Json]]) -> list[BaseMessage]:
+    """LangChain's messages of those in OpenAI's form."""
+    return convert_to_messages([dict(message) for message in messages])
 
 
 def to_turns(messages: Sequence[BaseMessage]) -> list[Turn]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from langchain_core.exceptions import ContextOverflowError, ModelTimeoutError
 
-from agentspec.errors import ContextLengthError, EngineError
+from agentspec.errors import ContextLengthError, DeadlineExceededError
 
 __all__ = ["PromptTooLongError", "ReplyTimeoutError", "translated"]
 
@@ -20,8 +20,8 @@ class PromptTooLongError(ContextLengthError, ContextOverflowError):
     """The prompt does not fit the context. LangChain's summarising middleware catches it."""
 
 
-class ReplyTimeoutError(EngineError, ModelTimeoutError):
-    """The reply took longer than `timeout` seconds, and was cancelled."""
+class ReplyTimeoutError(DeadlineExceededError, ModelTimeoutError):
+    """The reply was not done within `timeout` seconds, and was cancelled."""
 
 
 @contextmanager
@@ -29,8 +29,10 @@ def translated() -> Iterator[None]:
     """Raises agentspec's errors as the class above that LangChain knows, where there is one."""
     try:
         yield
-    except PromptTooLongError:
+    except (PromptTooLongError, ReplyTimeoutError):
         raise
+    except DeadlineExceededError as error:
+        raise ReplyTimeoutError(error.message, hint=error.hint) from error
     except ContextLengthError as error:
         raise PromptTooLongError(
             error.message, prompt_tokens=error.prompt_tokens, n_ctx=error.n_ctx, hint=error.hint

@@ -74,6 +74,7 @@ class ConfiguredChatModel(BaseChatModel):
 
     n_ctx: int = inherit(ContextOptions, "n_ctx")
     n_parallel: int = inherit(ContextOptions, "n_parallel")
+    max_waiting: int = inherit(ContextOptions, "max_waiting")
     n_gpu_layers: int | Literal["auto"] = inherit(RuntimeOptions, "n_gpu_layers")
     main_gpu: int = inherit(RuntimeOptions, "main_gpu")
     split_mode: Literal["none", "layer", "row"] = inherit(RuntimeOptions, "split_mode")
@@ -126,6 +127,7 @@ class ConfiguredChatModel(BaseChatModel):
     max_tokens: int = inherit(GenerationOptions, "max_tokens")
     stop: tuple[str, ...] = inherit(GenerationOptions, "stop")
     seed: int | None = inherit(GenerationOptions, "seed")
+    timeout: float | None = inherit(GenerationOptions, "timeout")
     logprobs: bool = inherit(GenerationOptions, "logprobs")
     grammar: Literal["enforce", "propose", "off"] = inherit(LawOptions, "grammar")
     spelling: Literal["canonical", "any"] = inherit(LawOptions, "spelling")
@@ -136,10 +138,6 @@ class ConfiguredChatModel(BaseChatModel):
     verifier: Literal["auto", "block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")
     parallel_tool_calls: bool = inherit(ToolOptions, "parallel_tool_calls")
 
-    timeout: float | None = Field(
-        default=None,
-        description="Most seconds a reply may take, looked at after each target pass; None for no limit.",
-    )
     streaming: bool = Field(default=False, description="Whether `invoke` streams to callbacks.")
     api_key: SecretStr | None = Field(
         default=None, exclude=True, description="Taken for LangChain's sake; a local model needs none."
@@ -182,7 +180,7 @@ class ConfiguredChatModel(BaseChatModel):
     @property
     @override
     def _identifying_params(self) -> Mapping[str, Any]:
-        names = ("model", "draft", "draft_options", "history", "chat_template", "wire_format", "timeout")
+        names = ("model", "draft", "draft_options", "history", "chat_template", "wire_format")
         options = sorted({"snapshots"} | MODEL_OPTIONS | CALL_OPTIONS)
         return {name: getattr(self, name) for name in (*names, *options)}
 
@@ -215,6 +213,7 @@ class ConfiguredChatModel(BaseChatModel):
             draft=draft,
             n_ctx=self.n_ctx,
             n_parallel=self.n_parallel,
+            max_waiting=self.max_waiting,
             target=parse(RuntimeOptions, values),
             draft_runtime=_draft_runtime(values, self.draft_options),
             chat_template=self.chat_template,

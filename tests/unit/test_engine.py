@@ -27,10 +27,12 @@ from agentspec.errors import (
     CacheError,
     ConfigError,
     ContextLengthError,
+    DeadlineExceededError,
     DecodeError,
     EngineClosedError,
     EngineError,
     GrammarError,
+    QueueFullError,
 )
 from agentspec.law import point_mass, probabilities, probability_of
 from agentspec.snapshots import Snapshots
@@ -316,14 +318,182 @@ def test_without_drafts_every_sequence_has_its_token_in_every_pass(drafts: list[
     assert target.passes == 8
 
 
-def test_a_long_prompt_does_not_hold_up_a_running_reply() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "chunk"),
+    [
+        (lambda _: 1.0, 500),  # a pass takes the same time at every size: all of it at once
+        (lambda n: 1.0 + n / 100, 256),
+        (float, 32),  # the least, or a prompt would never be loaded
+    ],
+)
+def test_a_long_prompt_does_not_hold_up_a_running_reply(seconds: Callable[[int], float], chunk: int) -> None:
+    """A pass with a part of it takes at most five times as long as one without."""
     target = model(n_ctx=1000, n_batch=512)
-    core = Core(target, vocab())
+    core = Core(target, vocab(), costs=Costs.given(seconds))
     core.add(request(max_tokens=50), Channel())
     core.step()
     core.add(request([1] * 500, max_tokens=2), Channel())
     core.step()
-    assert [len(target.tokens(slot)) for slot in range(2)] == [4, 128]
+    assert [len(target.tokens(slot)) for slot in range(2)] == [4, chunk]
+
+
+def test_several_long_prompts_do_not_hold_it_up_either() -> None:
+    """Who was left out of a pass comes first in the next, and gets no more than its turn then."""
+    target = model(n_ctx=4000, n_batch=512, n_slots=4)
+    core = Core(target, vocab(), costs=Costs.given(float))
+    running = Channel()
+    core.add(request(max_tokens=200), running)
+    core.step()
+    for start in range(3):
+        core.add(request([start, *[1] * 300], max_tokens=2), Channel())
+    held = sum(len(target.tokens(slot)) for slot in range(4))
+    while core.busy() and running.result is None:
+        core.step()
+        now = sum(len(target.tokens(slot)) for slot in range(4))
+        assert now - held <= 32 + 3 * 16  # the last few tokens of a prompt come with its block
+        held = now
+    assert [len(target.tokens(slot)) for slot in range(1, 4)] == [302] * 3
+
+
+def test_every_reply_has_a_block_in_every_pass() -> None:
+    """The rows of a pass are shared out: eight replies of eight tokens take as many passes as one."""
+    peaked = random_rows(N_VOCAB, seed=1, scale=30.0)
+    target = TableModel(peaked, n_vocab=N_VOCAB, n_ctx=512, n_batch=128, n_outputs=32, n_slots=8)
+    draft = TableModel(peaked, n_vocab=N_VOCAB, n_ctx=512, n_batch=128, n_slots=8)
+    core = drafted(target, ModelDraft(draft, n_vocab=N_VOCAB))
+    streams = run(core, *(request((start % 5, start // 5)) for start in range(8)))
+    assert {stream.result.trace.target_passes for stream in streams} == {2}  # four tokens each
+    assert target.passes == 2
+
+
+# --------------------------------------------------------------------------------- prompts that are shared
+
+
+def test_prompts_that_come_at_once_are_computed_once() -> None:
+    """The first request loads what they share, the others wait for that part and no longer."""
+    head = [token % 5 for token in range(200)]
+    prompts = [[*head, last, 1, last] for last in range(4)]
+    target = model(n_ctx=1024, n_batch=64, n_slots=4)
+    streams = run(Core(target, vocab()), *map(request, prompts))
+    for prompt, stream in zip(prompts, streams, strict=True):
+        assert tokens(stream) == greedy(model(), prompt, 8)
+    computed = sorted(stream.result.trace.prefill_computed for stream in streams)
+    assert computed[-1] == 203
+    assert computed[:-1] == [3, 3, 3]
+
+
+def test_who_waits_to_share_lets_others_pass() -> None:
+    head = [token % 5 for token in range(200)]
+    target = model(n_ctx=1024, n_batch=64, n_slots=3)
+    core = Core(target, vocab())
+    first, waits, passes = Channel(), Channel(), Channel()
+    core.add(request([*head, 1]), first)
+    core.step()
+    core.add(request([*head, 2]), waits)
+    core.add(request([4, 3, 2], max_tokens=2), passes)
+    core.step()
+    assert core.n_waiting == 1
+    while core.busy():
+        core.step()
+    assert tokens(Stream(waits)) == greedy(model(), [*head, 2], 8)
+    assert tokens(Stream(passes)) == greedy(model(), [4, 3, 2], 2)
+
+
+def test_short_prompts_do_not_wait_for_one_another() -> None:
+    target = model(n_ctx=512, n_batch=16, n_slots=2)
+    core = Core(target, vocab())
+    for last in range(2):
+        core.add(request([*[1] * 40, last]), Channel())
+    core.step()
+    assert core.n_waiting == 0
+
+
+def test_where_the_first_one_fails_the_next_one_loads() -> None:
+    head = [token % 5 for token in range(200)]
+
+    class FailsOnce(TableModel):
+        failed = False
+
+        def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
+            if self.passes == 1 and not self.failed:
+                self.failed = True
+                raise DecodeError(f"failed at {len(spans)} spans")
+            return super().decode(spans)
+
+    target = FailsOnce(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, n_ctx=1024, n_batch=64)
+    first, second = run(Core(target, vocab()), request([*head, 1]), request([*head, 2]))
+    with pytest.raises(DecodeError):
+        tokens(first)
+    assert tokens(second) == greedy(model(), [*head, 2], 8)
+
+
+# -------------------------------------------------------------------------------------- bounds and deadlines
+
+
+def test_more_requests_than_may_wait_are_refused() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    class Held(TableModel):
+        def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
+            entered.set()
+            assert release.wait(timeout=60)
+            return super().decode(spans)
+
+    target = Held(random_rows(N_VOCAB, seed=1), n_vocab=N_VOCAB, n_ctx=512)
+    with Engine(Core(target, vocab()), max_waiting=3) as made:
+        try:
+            taken = [made.submit(request())]
+            assert entered.wait(timeout=60)
+            taken += [made.submit(request()) for _ in range(3)]
+            with pytest.raises(QueueFullError, match=r"3 requests are waiting already\n.*max_waiting"):
+                made.submit(request())
+        finally:
+            release.set()
+        for stream in taken:
+            assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
+        assert tokens(made.submit(request())) == greedy(model(), (0, 1, 2), 8)  # there is room again
+
+
+def timed(seconds: float) -> Request:
+    made = request()
+    return replace(made, generation=made.generation.model_copy(update={"timeout": seconds}))
+
+
+def test_a_reply_that_takes_too_long_fails_and_gives_its_slot_back() -> None:
+    core = Core(model(n_slots=1), vocab())
+    late, next_ = Channel(), Channel()
+    core.add(timed(3600.0), late)
+    core.step()
+    late.created -= 3601.0
+    core.add(request(), next_)
+    while core.busy():
+        core.step()
+    assert tokens(Stream(next_)) == greedy(model(), (0, 1, 2), 8)
+    stream = Stream(late)
+    assert len(next(stream).tokens) == 1  # what came in time is there
+    with pytest.raises(DeadlineExceededError, match="timeout=3600 seconds: stopped after 1 tokens"):
+        next(stream)
+
+
+def test_a_request_that_waits_too_long_fails_without_a_pass() -> None:
+    target = model(n_slots=1)
+    core = Core(target, vocab())
+    waiting = Channel()
+    core.add(request(), Channel())
+    core.add(timed(3600.0), waiting)
+    core.step()
+    waiting.created -= 3601.0
+    core.step()
+    with pytest.raises(DeadlineExceededError, match="while the request was waiting"):
+        next(Stream(waiting))
+    while core.busy():
+        core.step()
+    assert target.passes == 8
+
+
+def test_within_its_timeout_a_reply_is_whole() -> None:
+    (stream,) = run(Core(model(), vocab()), timed(3600.0))
+    assert tokens(stream) == greedy(model(), (0, 1, 2), 8)
 
 
 # ---------------------------------------------------------------------------------- seeds and counts
@@ -354,6 +524,26 @@ def test_each_request_of_a_set_has_its_own_seed() -> None:
     warm = SamplingOptions(temperature=1.5)
     both = run(core, *(Request((0, 1), sampling=warm, generation=one) for one in options))
     assert [tokens(stream) for stream in both] == [tokens(drawn(seed=1)), tokens(drawn(seed=2))]
+
+
+def test_a_seed_gives_the_same_reply_whatever_else_runs() -> None:
+    """Others share its passes, which leaves its blocks less room."""
+
+    def seeded(seed: int) -> Request:
+        return Request(
+            (0, seed % 5, 1),
+            sampling=SamplingOptions(temperature=1.5),
+            generation=GenerationOptions(max_tokens=12, seed=seed),
+            draft=DraftOptions(verifier="seed_invariant"),
+        )
+
+    def core(n_slots: int) -> Core:
+        draft = TableModel(random_rows(N_VOCAB, seed=2), n_vocab=N_VOCAB, n_ctx=512, n_slots=n_slots)
+        return drafted(model(n_ctx=512, n_slots=n_slots), ModelDraft(draft, n_vocab=N_VOCAB))
+
+    alone = [tokens(run(core(1), seeded(seed))[0]) for seed in range(6)]
+    for n_slots in (2, 6):
+        assert [tokens(stream) for stream in run(core(n_slots), *map(seeded, range(6)))] == alone
 
 
 def test_the_model_draft_is_rationed() -> None:

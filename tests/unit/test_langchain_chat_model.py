@@ -21,7 +21,13 @@ from langchain_core.tools import tool
 from agentspec import ChatAgentSpec, config
 from agentspec.engine.request import Request, Step
 from agentspec.engine.stream import Stream
-from agentspec.errors import BackendError, ConfigError, ContextLengthError, SchemaError
+from agentspec.errors import (
+    BackendError,
+    ConfigError,
+    ContextLengthError,
+    DeadlineExceededError,
+    SchemaError,
+)
 from agentspec.langchain.errors import ReplyTimeoutError
 from agentspec.types import NamedTool
 from tests.langchain_fakes import FakeEngine, Reply, call_text, fake_model, result, runtime_of
@@ -251,11 +257,21 @@ def test_a_long_prompt_is_both_libraries_error() -> None:
 
 
 def test_a_reply_that_takes_too_long_is_cancelled() -> None:
-    model = fake_model("x", timeout=0.0)
-    with pytest.raises(ModelTimeoutError) as caught:
-        model.invoke("x")
-    assert isinstance(caught.value, ReplyTimeoutError)
-    assert runtime_of(model).engine.channels[0].cancelled
+    """The engine sees to it; here its error becomes what LangChain knows, and is agentspec's own still."""
+    model = fake_model(None, None, None, timeout=1.5)
+    engine = runtime_of(model).engine
+    engine.failure = DeadlineExceededError("the reply was not done within timeout=1.5 seconds")
+    for use in (
+        model.invoke,
+        lambda text: list(model.stream(text)),
+        lambda text: asyncio.run(model.ainvoke(text)),
+    ):
+        with pytest.raises(ModelTimeoutError, match=r"within timeout=1\.5") as caught:
+            use("x")
+        assert isinstance(caught.value, ReplyTimeoutError)
+        assert isinstance(caught.value, DeadlineExceededError)
+    assert [one.generation.timeout for one in engine.requests] == [1.5] * 3
+    assert all(channel.cancelled for channel in engine.channels)
 
 
 def test_token_counts_are_the_models() -> None:

@@ -50,6 +50,7 @@ SIBLINGS = {
     ("verify", "law"),
     ("law", "samplers"),
     ("grammar", "chat"),
+    ("bench", "proof"),
     ("cli", "bench"),
     ("cli", "proof"),
 }
