@@ -37,6 +37,7 @@ from agentspec.types import Json
 
 __all__ = ["Findings", "Sample", "bench_cache"]
 
+_MOST_TOKENS = 256  # of the first reply
 _QUESTIONS = ("What is still open for this week?", "Please look up what was agreed on with the printers.")
 
 
@@ -150,7 +151,7 @@ def _measured(asked: dict[str, Any]) -> Sample:
     )
     with closing(runtime):
         started = time.perf_counter()
-        call = call_of(runtime, Turn("first", messages, turn.tools), max_tokens=128)
+        call = call_of(runtime, Turn("first", messages, turn.tools), max_tokens=_MOST_TOKENS)
         stream = call.submit()
         steps = [next(stream)]
         first_token = time.perf_counter() - started
@@ -158,7 +159,10 @@ def _measured(asked: dict[str, Any]) -> Sample:
         for step in steps:
             call.take(step)
         call.end(stream)
-        (made,) = call.reply.message().tool_calls
+        calls = call.reply.message().tool_calls
+        if not calls:
+            raise EngineError("the model made no whole call, so that there is no second turn to measure")
+        made = calls[0]
         trace = stream.result.trace
         held = [*call.request.prompt, *(token for step in steps for token in step.tokens)][:-1]
         answered = (*messages, *called("call_1", made["name"], made["args"], "done"))

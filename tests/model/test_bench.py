@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from agentspec.bench.cache import bench_cache
 from agentspec.bench.chat import open_chat
+from agentspec.bench.concurrency import bench_concurrency
 from agentspec.bench.drafts import Ask
 from agentspec.bench.figures import Reply
+from agentspec.bench.options import CacheBenchOptions, ConcurrencyOptions
 from agentspec.bench.stages import ConfidentWrong, Setup
 from agentspec.bench.workload import load_workload
 from agentspec.config import RuntimeOptions
@@ -26,3 +29,34 @@ def test_where_costs_are_ignored_a_source_that_always_fails_goes_on(small_model:
     proposed, accepted = reply.sources[NAME]
     assert proposed > 6 * reply.target_passes  # eight at a time, as far as the reply has room
     assert accepted < reply.target_passes
+
+
+def test_a_new_process_reads_the_tools_from_disk_and_a_second_turn_computes_what_is_new(
+    small_model: Path,
+) -> None:
+    options = CacheBenchOptions(rounds=1, agent="home")
+    found = bench_cache(small_model, None, options, {"n_threads": 1}, report=lambda *_: None)
+    (cold,), (warm,) = found.cold, found.warm
+    assert cold.reused == 0
+    assert warm.prompt_tokens / 2 < warm.reused < warm.prompt_tokens
+    for sample in (cold, warm):
+        assert 0 < sample.prefilled == sample.new_tokens < sample.prompt_tokens / 2
+
+
+def test_threads_tasks_and_cancelled_readers_break_nothing(small_model: Path) -> None:
+    """And a stream goes on while a prompt is loaded. Replies are what they are alone, but for near-ties."""
+    model = str(small_model)
+    for part in ("soak", "gap"):
+        options = ConcurrencyOptions(agents=4, prompt_tokens=300, requests=120, only=part)
+        found = bench_concurrency(
+            model, None, model, options, RuntimeOptions(n_threads=1), report=lambda *_: None
+        )
+        if part == "soak":
+            assert found.soak is not None
+            assert (found.soak.requests, found.soak.stuck, found.soak.leaked) == (120, 0, 0)
+            assert 20 < found.soak.cancelled < 60
+            assert found.wrong_in_soak == 0
+        else:
+            assert found.gap is not None
+            assert found.gap.prompt_tokens == 300
+            assert len(found.gap.meanwhile) > 2
