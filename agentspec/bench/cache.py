@@ -3,7 +3,8 @@
 Question:  how much sooner does a new process answer when the models have read its tools before? Is any token
            of a conversation computed twice?
 Method:    each sample is a process of its own that opens the models and then makes two calls of one
-           conversation. Cold ones have a folder without snapshots, warm ones that of a cold one; they take
+           conversation (where the first makes no whole call, it goes on with the one that is written down in
+           the workload). Cold ones have a folder without snapshots, warm ones that of a cold one; they take
            turns, and a warm process asks another question than the one that left the snapshot.
 Figures:   time to first token: from the call, messages in hand and models open, to the first chunk of its
            stream: rendering, compiling the grammar and loading the prompt included. The ratio is of medians.
@@ -159,14 +160,12 @@ def _measured(asked: dict[str, Any]) -> Sample:
         for step in steps:
             call.take(step)
         call.end(stream)
-        calls = call.reply.message().tool_calls
-        if not calls:
-            raise EngineError("the model made no whole call, so that there is no second turn to measure")
-        made = calls[0]
+        made = [(made["name"], made["args"]) for made in call.reply.message().tool_calls]
+        name, arguments = made[0] if made else turn.call or ("none", {})
         trace = stream.result.trace
-        held = [*call.request.prompt, *(token for step in steps for token in step.tokens)][:-1]
-        answered = (*messages, *called("call_1", made["name"], made["args"], "done"))
-        second = call_of(runtime, Turn("second", answered, turn.tools), max_tokens=1)
+        held = (*call.request.prompt, *(token for step in steps for token in step.tokens))[:-1]
+        answered = (*messages, *called("call_1", name, arguments, "done"))
+        second = call_of(runtime, Turn("second", answered, turn.tools), max_tokens=_MOST_TOKENS)
         prompt = second.request.prompt
         again = second.submit()
         for _ in again:

@@ -51,7 +51,8 @@ def open_model_draft(
     """
     with Model.load(path, options) as model:
         vocab_map = map_vocab(target, model)
-        with Context(model, n_ctx=n_ctx, n_slots=n_slots, options=options) as context:
+        # a pass of a draft returns one row a sequence; every row more would keep memory
+        with Context(model, n_ctx=n_ctx, n_slots=n_slots, options=options, n_outputs=n_slots) as context:
             yield ModelDraft(
                 context,
                 n_vocab=target.vocab.n_tokens,

@@ -22,6 +22,7 @@ __all__ = [
     "COMPANIES",
     "COMPANY_SHAPES",
     "MOST_MOVED",
+    "PROMPT_COMPANIES",
     "PROMPT_SHAPES",
     "SHAPES",
     "Difference",
@@ -40,6 +41,9 @@ COMPANIES = (3, 11)
 COMPANY_SHAPES = (1, 6, 26)
 """How many other sequences share the passes, and how many tokens of each are in one: their tokens lie between
 those of the reply in the KV cache, and the attention's sums come out in another order."""
+
+PROMPT_COMPANIES = (64, 200, 130, 400, 16)
+"""Tokens of another sequence in the passes that compute the prompt."""
 
 MOST_MOVED = 1.0
 """Most that the size of the passes may move the gap between two logits, else something is wrong with them."""
@@ -124,6 +128,7 @@ def _rows(session: Session, slot: int, prompt: list[int], reply: list[int]) -> I
         held = take_prefix(session, slot, tokens[: start + 1])
         yield _decode(session, slot, [*_chunks(tokens[held:start], most), *_chunks(tokens[start:], size)])
     yield from _rows_in_company(session, slot, prompt, reply)
+    yield from _rows_of_a_prompt_in_company(session, slot, prompt, reply)
     for shape in PROMPT_SHAPES:
         session.truncate(slot, 0)
         row = _decode(session, slot, _chunks(prompt, min(shape, most)))
@@ -152,6 +157,28 @@ def _rows_in_company(
                 session.copy_prefix(slot, other, len(prompt) - 1)
             passes = _chunks([prompt[-1], *reply], min(shape, session.n_batch // (count + 1)))
             yield _decode(session, slot, passes, company=others[:count])
+
+
+def _rows_of_a_prompt_in_company(
+    session: Session, slot: int, prompt: list[int], reply: list[int]
+) -> Iterator[LogitsArray]:
+    """The row, where the prompt was computed in passes that it shared: of 64 tokens and more, though it has
+    fewer."""
+    if session.n_slots < 2:
+        return
+    other = (slot + 1) % session.n_slots
+    for size in PROMPT_COMPANIES:
+        if 2 * (len(prompt) + len(reply)) + size > session.n_ctx or size >= session.n_batch:
+            continue
+        for one in range(session.n_slots):
+            session.truncate(one, 0)
+        filler = (prompt * -(-size // len(prompt)))[:size]
+        for tokens in _chunks(prompt[:-1], session.n_batch - size):
+            session.truncate(other, 0)
+            session.decode([Span(other, filler, ()), Span(slot, tokens, ())])
+        for shape in (1, 8):
+            session.truncate(slot, len(prompt) - 1)
+            yield _decode(session, slot, _chunks([prompt[-1], *reply], shape))
 
 
 def _chunks(tokens: list[int], size: int) -> list[list[int]]:

@@ -9,6 +9,7 @@ import pytest
 
 from agentspec.proof.near_tie import (
     MOST_MOVED,
+    PROMPT_COMPANIES,
     PROMPT_SHAPES,
     SHAPES,
     Difference,
@@ -95,7 +96,11 @@ def test_the_prompts_kv_is_reused_and_then_made_anew() -> None:
     reply = ones + twos + fours + 3 * whole + threes + six + 4 * whole
     assert session.sizes[: len(reply)] == reply
     company = [2, 2, 2, 2, 8, 8]  # one other sequence, which the session has a slot for
-    assert session.sizes[len(reply) :] == company + len(PROMPT_SHAPES) * anew
+    beside: list[int] = []  # the prompt but for its last token, in passes with tokens of another sequence
+    for size in PROMPT_COMPANIES:
+        if size < session.n_batch:
+            beside += [size + 4, *ones, 4]
+    assert session.sizes[len(reply) :] == company + beside + len(PROMPT_SHAPES) * anew
 
 
 def test_a_long_reply_comes_in_passes_of_each_size() -> None:
@@ -105,6 +110,7 @@ def test_a_long_reply_comes_in_passes_of_each_size() -> None:
     expected = [199]  # the prompt but for its last token, once
     for shape in SHAPES:
         expected += [shape] * math.ceil(151 / shape)  # the prompt's last token and the reply, at least
+    assert all(2 * 350 + size > session.n_ctx for size in PROMPT_COMPANIES)  # no room for company
     for shape in PROMPT_SHAPES:
         whole, rest = divmod(200, shape)
         expected += [shape] * whole + [rest] * (rest > 0) + [1] * 150 + [8] * 18 + [6]
