@@ -9,7 +9,7 @@ Method:    each sample is a process of its own that opens the models and then ma
 Figures:   time to first token: from the call, messages in hand and models open, to the first chunk of its
            stream: rendering, compiling the grammar and loading the prompt included. The ratio is of medians.
            second turn: prompt tokens that were computed, and tokens that neither the first prompt nor the
-           reply to it left in the cache (which lacks the reply's last token)
+           reply to it held; the former are more by the reply's forced end, which no pass had needed yet
 
 This module runs in both: `bench_cache` starts the processes, `python -m agentspec.bench.cache` is one. It
 must not know how results are shown.

@@ -40,7 +40,8 @@ def test_a_new_process_reads_the_tools_from_disk_and_a_second_turn_computes_what
     assert cold.reused == 0
     assert warm.prompt_tokens / 2 < warm.reused < warm.prompt_tokens
     for sample in (cold, warm):
-        assert 0 < sample.prefilled == sample.new_tokens < sample.prompt_tokens / 2
+        # besides what is new, the forced end of the reply, which no pass has needed yet
+        assert 0 < sample.new_tokens <= sample.prefilled <= sample.new_tokens + 8 < sample.prompt_tokens / 2
 
 
 def test_threads_tasks_and_cancelled_readers_break_nothing(small_model: Path) -> None:
