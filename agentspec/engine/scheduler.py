@@ -33,6 +33,9 @@ _REPLYING = 16
 _NEARLY_LOADED = 128
 """Most tokens that may be missing for rows to be kept for a block behind them."""
 
+_LEAST_ROOM = 7
+"""Tokens that a block may have however many share the rows: where they are more, they take turns."""
+
 _WORTH_WAITING = 64
 """Tokens from which on a request waits to share them, where another one is loading them just now."""
 
@@ -140,7 +143,7 @@ class Scheduler:
         absent = [sequence.tokens[len(self._target.tokens(sequence.slot)) :] for sequence in self._active]
         replying = [len(missing) for missing in absent if len(missing) <= _REPLYING]
         nearly = sum(len(missing) <= _NEARLY_LOADED for missing in absent)
-        share = max(1, rows // max(1, nearly) - 1)  # a block has one row more than tokens
+        share = max(_LEAST_ROOM, rows // max(1, nearly) - 1)  # a block has one row more than tokens
         least = min(share, min(budget, rows) // 4)  # with less room than this, and than it may use, it waits
         chunks = self._chunk(sum(replying)) if replying else budget  # tokens of prompts, in all
         parts: list[Part] = []
