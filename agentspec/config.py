@@ -141,7 +141,9 @@ class RuntimeOptions(Options):
 class ContextOptions(Options):
     """The context that target and draft share out among their slots."""
 
-    n_ctx: int = Field(8192, ge=64, description="Tokens that all sequences together can hold.")
+    n_ctx: int = Field(
+        8192, ge=64, description="Tokens that all sequences together can hold; what they share counts once."
+    )
     n_parallel: int = Field(
         4,
         ge=1,

@@ -6,12 +6,12 @@ It must not know who asks: target and draft sessions are treated alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from agentspec.errors import CacheError, DecodeError
 from agentspec.types import Session, State
 
-__all__ = ["StateStore", "common_prefix", "keep_prefix", "take_prefix"]
+__all__ = ["Found", "StateStore", "common_prefix", "find_prefix", "keep_prefix", "take_prefix"]
 
 
 _WORTH_READING = 64
@@ -27,32 +27,59 @@ class StateStore(Protocol):
     def save(self, tokens: Sequence[int], state: State) -> None: ...
 
 
-def take_prefix(
-    session: Session, slot: int, tokens: Sequence[int], snapshots: StateStore | None = None
-) -> int:
-    """Makes a slot hold the longest prefix of `tokens` that any slot has, or that is stored; returns its
-    length.
+class Found(NamedTuple):
+    """A prefix of some tokens that is there already.
 
-    The last token is left out, since its logits are wanted.
-    Memory that cannot be cut keeps nothing.
+    slot:   the slot that holds it; None where a snapshot does
+    length: its tokens
+    """
+
+    slot: int | None
+    length: int
+
+
+def find_prefix(
+    session: Session, slot: int, tokens: Sequence[int], snapshots: StateStore | None = None
+) -> Found:
+    """The longest prefix of `tokens` that a slot holds, `slot` before others, or that is stored.
+
+    The last token is left out, since its logits are wanted. In memory that cannot be cut, only all that a
+    slot holds is a prefix. A snapshot has to save some tokens more than a slot for its file to be read.
     """
     most = len(tokens) - 1
-    own = min(common_prefix(session.tokens(slot), tokens), most)
-    shared = [min(common_prefix(session.tokens(other), tokens), most) for other in range(session.n_slots)]
-    donor = max(range(session.n_slots), key=shared.__getitem__)
+    best = Found(slot, 0)
+    for other in (slot, *range(session.n_slots)):
+        held = session.tokens(other)
+        shared = min(common_prefix(held, tokens), most)
+        if shared > best.length and (session.can_rewind or shared == len(held)):
+            best = Found(other, shared)
     if snapshots is not None and session.can_snapshot:
         stored = snapshots.longest(tokens[:most])
-        if stored >= shared[donor] + _WORTH_READING:
-            if _restore(session, slot, tokens[:stored], snapshots):
-                return stored
-            return take_prefix(session, slot, tokens)  # the slot may be empty now
+        if stored >= best.length + _WORTH_READING:
+            return Found(None, stored)
+    return best
+
+
+def take_prefix(
+    session: Session,
+    slot: int,
+    tokens: Sequence[int],
+    snapshots: StateStore | None = None,
+    found: Found | None = None,
+) -> int:
+    """Makes a slot hold the longest prefix of `tokens` that is there already; returns its length.
+
+    found: what `find_prefix` says, where it was asked
+    """
+    if found is None:
+        found = find_prefix(session, slot, tokens, snapshots)
+    if found.slot is None:
+        if snapshots is not None and _restore(session, slot, tokens[: found.length], snapshots):
+            return found.length
+        found = find_prefix(session, slot, tokens)  # the slot may be empty now
     try:
-        if shared[donor] > own:
-            session.truncate(slot, 0)
-            session.copy_prefix(donor, slot, shared[donor])
-        elif own < len(session.tokens(slot)):
-            session.truncate(slot, own)
-    except CacheError:  # recurrent memory: all of a sequence or nothing
+        session.copy_prefix(slot if found.slot is None else found.slot, slot, found.length)
+    except CacheError:  # memory that turns out not to be cut
         session.truncate(slot, 0)
     return len(session.tokens(slot))
 

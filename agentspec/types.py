@@ -9,7 +9,7 @@ A *block* is what one target pass verifies. A *slot* is a sequence's place in a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
@@ -184,7 +184,16 @@ class Session(Protocol):
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that all slots together can hold."""
+        """Tokens that all slots together can hold; a prefix that slots share by `copy_prefix` counts once."""
+        ...
+
+    @property
+    def n_free(self) -> int:
+        """Tokens that there is still room for."""
+        ...
+
+    def n_cells(self, prefixes: Iterable[tuple[int, int]]) -> int:
+        """How much of n_ctx prefixes take together, each given by its slot and its length."""
         ...
 
     @property
@@ -216,7 +225,7 @@ class Session(Protocol):
         ...
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
-        """Makes `target` hold the first `length` tokens of `source`, at no computing.
+        """Makes `target` hold the first `length` tokens of `source`, at no computing and no memory.
 
         Raises CacheError where the memory cannot share a part of a sequence.
         """

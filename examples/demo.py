@@ -89,8 +89,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often each turn is measured, after a warm-up.")] = 3,
 ) -> None:
     """An agent at work on local models, then its tool-call turns again under each draft."""
-    # one short conversation at a time, and as if it were the first run
-    model = ChatAgentSpec(temperature=0.0, n_ctx=4096, n_parallel=1, history="memory", snapshots="off")
+    model = ChatAgentSpec(temperature=0.0, history="memory", snapshots="off")  # as if it were the first run
     console.rule("an agent at work")
     conversation = agent.run(model)
     turns = tool_call_turns(conversation)

@@ -9,16 +9,16 @@ It must not know the target's rows.
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from agentspec.config import SamplingOptions
 from agentspec.drafts.base import Draft, DraftRequest, EndedReply, Offer
 from agentspec.drafts.vocab_map import Reader, SameVocab, VocabMap
-from agentspec.errors import CacheError, DecodeError
+from agentspec.errors import CacheError
 from agentspec.law import probabilities, probability_of
 from agentspec.prefix import StateStore, common_prefix, keep_prefix, take_prefix
 from agentspec.timing import measure
@@ -34,6 +34,14 @@ _TOP_K = 64
 
 _MEASURED = (1, 1, 4, 16)
 """Sizes of the passes that are timed at the start; the first one also touches the memory."""
+
+
+class _Behind(NamedTuple):
+    """A sequence whose KV is to catch up: its slot now holds the first `held` tokens of `prefix`."""
+
+    slot: int
+    prefix: list[int]
+    held: int
 
 
 class ModelDraft(Draft):
@@ -69,16 +77,18 @@ class ModelDraft(Draft):
 
     def offer(self, requests: Sequence[DraftRequest]) -> list[Offer | None]:
         """Raises DecodeError or CacheError when the draft model fails."""
-        able: dict[int, tuple[DraftRequest, list[int], Legal]] = {}
-        room = self._session.n_ctx
+        able: dict[int, tuple[DraftRequest, Legal]] = {}
+        behind: list[_Behind] = []
         for index, request in enumerate(requests):
             prefix, legal = self._read(request), _legal(request)
-            if self._can_answer(prefix, legal) and len(prefix) <= room:
-                able[index] = (request, prefix, self._map.known(legal))
-                room -= len(prefix)
-        rows = self._step([(request.slot, prefix) for request, prefix, _ in able.values()])
+            if self._can_answer(prefix, legal):
+                one = _Behind(request.slot, prefix, self._hold(request.slot, prefix))
+                if self._fit([*behind, one]):
+                    able[index] = (request, self._map.known(legal))
+                    behind.append(one)
+        rows = self._catch_up(behind)
         offers: list[Offer | None] = [None] * len(requests)
-        for (index, (request, _, legal)), row in zip(able.items(), rows, strict=True):
+        for (index, (request, legal)), row in zip(able.items(), rows, strict=True):
             offers[index] = self._answer(request, legal, row)
         return offers
 
@@ -116,10 +126,18 @@ class ModelDraft(Draft):
         fewer = sampling.model_copy(update={"top_k": min(sampling.top_k or _TOP_K, _TOP_K)})
         return Offer(draft_probs=probabilities(scores, legal, fewer, request.prefix))
 
-    def _step(self, sequences: Sequence[tuple[int, list[int]]]) -> list[LogitsArray]:
+    def _fit(self, behind: Sequence[_Behind]) -> bool:
+        """Whether the context has room for these prefixes, all at once."""
+        most = self._session.n_ctx
+        if sum(len(one.prefix) for one in behind) <= most:
+            return True  # even if they shared nothing
+        cells = self._session.n_cells((one.slot, one.held) for one in behind)
+        return cells + sum(len(one.prefix) - one.held for one in behind) <= most
+
+    def _catch_up(self, behind: Sequence[_Behind]) -> list[LogitsArray]:
         """Brings each slot's KV up to date with its prefix and returns the row that follows it."""
-        missing = [(slot, prefix[self._hold(slot, prefix) :]) for slot, prefix in sequences]
-        self._make_room(sum(len(tokens) for _, tokens in missing), {slot for slot, _ in missing})
+        missing = [(one.slot, one.prefix[one.held :]) for one in behind]
+        self._make_room(sum(len(tokens) for _, tokens in missing), {one.slot for one in behind})
         return self._decode(missing)
 
     def _hold(self, slot: int, prefix: list[int]) -> int:
@@ -129,9 +147,7 @@ class ModelDraft(Draft):
         """
         held = min(common_prefix(self._session.tokens(slot), prefix), len(prefix) - 1)
         if len(prefix) - held > _WORTH_A_SEARCH:
-            with contextlib.suppress(DecodeError):  # no room for a copy beside the original
-                return take_prefix(self._session, slot, prefix, self._snapshots)
-            held = len(self._session.tokens(slot))
+            return take_prefix(self._session, slot, prefix, self._snapshots)
         try:
             self._session.truncate(slot, held)
         except CacheError:  # recurrent memory cannot go back: start afresh
@@ -159,14 +175,11 @@ class ModelDraft(Draft):
 
     def _make_room(self, needed: int, busy: set[int]) -> None:
         """Drops the KV of sequences that are not drafting now, if the rest does not fit."""
-        held = {slot: len(self._session.tokens(slot)) for slot in range(self._session.n_slots)}
-        free = self._session.n_ctx - sum(held.values())
-        for slot, count in held.items():
-            if free >= needed:
+        for slot in range(self._session.n_slots):
+            if self._session.n_free >= needed:
                 return
-            if slot not in busy and count:
+            if slot not in busy:
                 self._session.truncate(slot, 0)
-                free += count
 
 
 def _legal(request: DraftRequest) -> Legal:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentspec.prefix import StateStore, common_prefix, keep_prefix, take_prefix
+from agentspec.prefix import StateStore, common_prefix, find_prefix, keep_prefix, take_prefix
 from agentspec.types import Session
 
 __all__ = ["SlotCache"]
@@ -35,11 +35,37 @@ class SlotCache:
         """True while every slot is claimed."""
         return len(self._claimed) == self._session.n_slots
 
-    def claim(self, tokens: Sequence[int], room: int) -> tuple[int, int]:
+    def claim(self, tokens: Sequence[int], reserved: int, growth: int) -> tuple[int, int] | None:
         """A free slot for a prompt, and how many of its tokens the slot now holds: all but one at most.
 
-        room: KV cells that the slots not in use may keep; the least recently used are cleared first
+        None, and nothing has changed, where the KV that may be needed would not fit, even if slots not in use
+        kept nothing. Else the least recently used of those are cleared until it does.
+
+        reserved: cells that the prompt and its reply may come to need
+        growth:   cells that the slots in use may come to need besides those that they have
         """
+        session = self._session
+        slot = self._best_slot(tokens)
+        found = find_prefix(session, slot, tokens, self._snapshots)
+        in_use = [(one, len(session.tokens(one))) for one in self._claimed]
+        if found.slot is None:
+            own = reserved  # shares no cell
+        else:
+            in_use.append((found.slot, found.length))
+            own = reserved - found.length
+        if session.n_cells(in_use) + growth + own > session.n_ctx:
+            return None
+        self._claimed.add(slot)
+        if found.slot is None:
+            session.truncate(slot, 0)
+            self._evict(growth + own)
+            return slot, take_prefix(session, slot, tokens, self._snapshots, found)
+        held = take_prefix(session, slot, tokens, found=found)
+        self._evict(growth + own)
+        return slot, held
+
+    def _best_slot(self, tokens: Sequence[int]) -> int:
+        """The free slot to use: that whose conversation goes on, or an empty one, or the longest unused."""
         session = self._session
         free = [slot for slot in range(session.n_slots) if slot not in self._claimed]
         shared = {slot: common_prefix(session.tokens(slot), tokens) for slot in free}
@@ -49,12 +75,8 @@ class SlotCache:
         whole = len(tokens) - 1
         continued = [slot for slot in free if shared[slot] >= whole or 0 < shared[slot] >= 8 * lost[slot]]
         if continued:
-            slot = max(continued, key=lambda one: (shared[one], -self._last_used[one]))
-        else:
-            slot = min(free, key=lambda one: (len(session.tokens(one)) > 0, self._last_used[one]))
-        self._claimed.add(slot)
-        self._evict([one for one in free if one != slot], room)
-        return slot, take_prefix(session, slot, tokens, self._snapshots)
+            return max(continued, key=lambda one: (shared[one], -self._last_used[one]))
+        return min(free, key=lambda one: (len(session.tokens(one)) > 0, self._last_used[one]))
 
     def keep(self, slot: int, length: int) -> None:
         """Stores a slot's first `length` tokens for other processes, unless they are stored already.
@@ -70,10 +92,10 @@ class SlotCache:
         self._clock += 1
         self._last_used[slot] = self._clock
 
-    def _evict(self, idle: list[int], room: int) -> None:
-        held = sum(len(self._session.tokens(slot)) for slot in idle)
-        for slot in sorted(idle, key=self._last_used.__getitem__):
-            if held <= room:
+    def _evict(self, needed: int) -> None:
+        """Clears slots that are not in use until so many cells are free."""
+        for slot in sorted(self._last_used, key=self._last_used.__getitem__):
+            if self._session.n_free >= needed:
                 return
-            held -= len(self._session.tokens(slot))
-            self._session.truncate(slot, 0)
+            if slot not in self._claimed:
+                self._session.truncate(slot, 0)

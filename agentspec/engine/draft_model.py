@@ -74,6 +74,7 @@ def map_vocab(target: Model, draft: Model) -> VocabMap:
         check_draft_vocab(ours, theirs)
     except VocabMismatchError as error:
         return _by_spelling(ours, theirs, error)
+    theirs.share_pieces(ours)
     return SameVocab(n_target=ours.n_tokens, n_draft=theirs.n_tokens)
 
 

@@ -108,15 +108,15 @@ class Scheduler:
         while self._waiting and not self._slots.full and looked_at < 2 * self._target.n_slots:
             looked_at += 1
             sequence = self._waiting[0]
-            reserved = sequence.reserved + sum(other.reserved for other in self._active)
-            if reserved > self._target.n_ctx:
-                break
-            self._waiting.popleft()
             if self._is_being_loaded(sequence.tokens):
-                waiting.append(sequence)
+                waiting.append(self._waiting.popleft())
                 continue
-            sequence.admitted(*self._slots.claim(sequence.tokens, self._target.n_ctx - reserved))
-            self._active.append(sequence)
+            growth = sum(one.reserved - len(self._target.tokens(one.slot)) for one in self._active)
+            claimed = self._slots.claim(sequence.tokens, sequence.reserved, growth)
+            if claimed is None:
+                break
+            sequence.admitted(*claimed)
+            self._active.append(self._waiting.popleft())
         self._waiting.extendleft(reversed(waiting))
 
     def _is_being_loaded(self, tokens: Sequence[int]) -> bool:

@@ -12,13 +12,13 @@ It must not know schemas, nor how a grammar is written.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Protocol
 
 import llguidance
 import numpy as np
-import numpy.typing as npt
 
 from agentspec.errors import GrammarError
 from agentspec.grammar.tokenizer import GrammarTokenizer
@@ -121,7 +121,7 @@ class GrammarMatcher:
         self._legal = None
 
     def _unpack(self) -> IdArray:
-        mask = np.frombuffer(self._native.compute_bitmask(), dtype=np.uint8)
+        mask = self._native.compute_bitmask()
         _check(self._native)
         return unpacked(mask, self._tokenizer.n_tokens)
 
@@ -142,15 +142,23 @@ class GrammarMatcher:
         return tokens
 
 
-def unpacked(mask: npt.NDArray[np.uint8], n_tokens: int) -> IdArray:
-    """The ids whose bits are set, the lowest of a byte first: where few are, little is worked on."""
-    within = np.flatnonzero(mask)
+@functools.lru_cache(maxsize=8)  # within a string most masks are the same, and ids take a megabyte
+def unpacked(mask: bytes, n_tokens: int) -> IdArray:
+    """The ids whose bits are set, the lowest of a byte first: where few are, little is worked on.
+
+    Shared by all who ask for this mask: it cannot be written to.
+    """
+    packed = np.frombuffer(mask, dtype=np.uint8)
+    within = np.flatnonzero(packed)
     if len(within) > _FEW_BYTES:
         # as bools: numpy looks for those three times as fast
-        return np.flatnonzero(np.unpackbits(mask, count=n_tokens, bitorder="little").view(np.bool_))
-    rows, bits = np.nonzero(np.unpackbits(mask[within, None], axis=1, bitorder="little"))
-    ids = 8 * within[rows] + bits
-    return ids[ids < n_tokens]
+        ids = np.flatnonzero(np.unpackbits(packed, count=n_tokens, bitorder="little").view(np.bool_))
+    else:
+        rows, bits = np.nonzero(np.unpackbits(packed[within, None], axis=1, bitorder="little"))
+        ids = 8 * within[rows] + bits
+        ids = ids[ids < n_tokens]
+    ids.flags.writeable = False
+    return ids
 
 
 def _check(native: llguidance.LLMatcher) -> None:

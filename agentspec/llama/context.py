@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from types import TracebackType
 from typing import Self
@@ -24,6 +24,7 @@ from agentspec.errors import (
     ModelError,
     UnsupportedModelError,
 )
+from agentspec.kv_cells import KvCells
 from agentspec.llama import capi, library
 from agentspec.llama.capi import ContextHandle, MemoryHandle
 from agentspec.llama.model import Model
@@ -95,6 +96,7 @@ class Context:
         self._n_batch = min(settings.n_batch, capi.context_n_batch(handle))
         self._n_outputs = n_outputs
         self._tokens: list[list[int]] = [[] for _ in range(n_slots)]
+        self._cells = KvCells(n_slots)  # as llama.cpp uses them
         self._pinned = is_pinned(model)
         self._batch = capi.Batch(self._n_batch, n_slots, twins=self._pinned)
         self._decode_seconds = 0.0
@@ -121,7 +123,7 @@ class Context:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that all slots together can hold. Prefixes that slots share count once for each."""
+        """Tokens that all slots together can hold. Prefixes that slots share count once."""
         return self._n_ctx
 
     @property
@@ -152,7 +154,11 @@ class Context:
     @property
     def n_free(self) -> int:
         """Tokens that there is still room for."""
-        return self._n_ctx - sum(map(len, self._tokens))
+        return self._n_ctx - self._cells.n_used
+
+    def n_cells(self, prefixes: Iterable[tuple[int, int]]) -> int:
+        """How much of n_ctx prefixes take together, each given by its slot and its length."""
+        return self._cells.count(prefixes)
 
     def tokens(self, slot: int) -> Sequence[int]:
         """The tokens whose KV the slot holds. A live view: it changes with the slot; do not change it."""
@@ -193,6 +199,7 @@ class Context:
             rows = [self._row(handle, index) for index in wanted]
             for slot, tokens, _ in spans:
                 self._tokens[slot].extend(tokens)
+                self._cells.append(slot, len(tokens))
             done = True
         finally:
             if not done:
@@ -247,7 +254,7 @@ class Context:
                 # the cache removes whole sequences only: an empty slot is at least a true one
                 self._remove(slot, 0)
                 length = 0
-            del self._tokens[slot][length:]
+            self._forget(slot, length)
 
     # ----------------------------------------------------------------------------------------- cache
 
@@ -269,7 +276,7 @@ class Context:
                 f"{len(tokens) - length} of {len(tokens)} tokens",
                 hint="clear the slot and decode again, or switch drafting off for this model",
             )
-        del tokens[length:]
+        self._forget(slot, length)
 
     def clear(self, slot: int) -> None:
         """Empties a slot; every cache can do that."""
@@ -278,9 +285,8 @@ class Context:
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         """Makes `target` hold the first `length` tokens of `source`, in place of what it held.
 
-        Costs no computing, and no memory beyond the count against n_ctx. Raises CacheError if the cache
-        cannot share a part of a sequence; ValueError if `source` does not hold that many tokens;
-        DecodeError if n_ctx does not leave room.
+        Costs no computing, and no memory: the two share the cells. Raises CacheError if the cache cannot
+        share a part of a sequence; ValueError if `source` does not hold that many tokens.
         """
         self._open()
         tokens = self._tokens[self._checked_slot(source)]
@@ -292,13 +298,12 @@ class Context:
             return
         if not self._can_rewind and length < len(tokens):
             raise CacheError(f"the cache of {self._model.name} cannot share a part of a sequence")
-        if length > self.n_free + len(held):
-            raise DecodeError(f"the context is full: {length} more tokens do not fit")
         self.clear(target)
         if length:
             for one, other in zip(self._sequences(source), self._sequences(target), strict=True):
                 capi.memory_copy(self._memory, one, other, length)
             held.extend(tokens[:length])
+            self._cells.share(source, target, length)
 
     # --------------------------------------------------------------------------------------- snapshots
 
@@ -348,6 +353,12 @@ class Context:
             self._remove(slot, 0)
             raise CacheError(f"llama.cpp does not take the state {library.recent_errors()}")
         self._tokens[slot].extend(tokens)
+        self._cells.append(slot, len(tokens))
+
+    def _forget(self, slot: int, length: int) -> None:
+        """Takes note that a slot holds its first `length` tokens only."""
+        del self._tokens[slot][length:]
+        self._cells.cut(slot, length)
 
     def _remove(self, slot: int, start: int) -> bool:
         """Removes positions from `start` on. False, and nothing removed, where the cache cannot do it."""

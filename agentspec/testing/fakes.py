@@ -14,6 +14,7 @@ import numpy as np
 
 from agentspec.config import SamplingOptions
 from agentspec.errors import CacheError, DecodeError, GrammarError
+from agentspec.kv_cells import KvCells
 from agentspec.places import TEXT, Place
 from agentspec.types import IdArray, LogitsArray, Matcher, Span, State
 
@@ -62,6 +63,14 @@ class TableModel:
         self.passes = 0
         self.decode_seconds = 0.0
         self._slots: list[list[int]] = [[] for _ in range(n_slots)]
+        self._cells = KvCells(n_slots)
+
+    @property
+    def n_free(self) -> int:
+        return self.n_ctx - self._cells.n_used
+
+    def n_cells(self, prefixes: Iterable[tuple[int, int]]) -> int:
+        return self._cells.count(prefixes)
 
     def tokens(self, slot: int) -> Sequence[int]:
         return self._slots[slot]
@@ -73,6 +82,7 @@ class TableModel:
         if not self.can_rewind and 0 < length < len(held):
             raise CacheError(f"slot {slot} cannot go back to {length} tokens")
         del held[length:]
+        self._cells.cut(slot, length)
 
     def copy_prefix(self, source: int, target: int, length: int) -> None:
         if not self.can_rewind and length < len(self._slots[source]):
@@ -80,6 +90,7 @@ class TableModel:
         if length > len(self._slots[source]):
             raise ValueError(f"slot {source} holds {len(self._slots[source])} tokens, fewer than {length}")
         self._slots[target] = self._slots[source][:length]
+        self._cells.share(source, target, length)
 
     def state(self, slot: int, length: int) -> State:
         if not self.can_snapshot:
@@ -90,11 +101,13 @@ class TableModel:
 
     def restore(self, slot: int, tokens: Sequence[int], state: State) -> None:
         self._slots[slot] = []
-        if sum(map(len, self._slots)) + len(tokens) > self.n_ctx:
+        self._cells.cut(slot, 0)
+        if len(tokens) > self.n_free:
             raise DecodeError(f"the context of {self.n_ctx} tokens is full")
         if state != np.array(tokens, dtype="<i4").tobytes():
             raise CacheError("the state is not that of the tokens")
         self._slots[slot] = list(tokens)
+        self._cells.append(slot, len(tokens))
 
     def decode(self, spans: Sequence[Span]) -> list[LogitsArray]:
         if not all(span.tokens for span in spans):
@@ -104,12 +117,13 @@ class TableModel:
             raise ValueError(f"{count} tokens in a decode of 1 to {self.n_batch}")
         if sum(len(span.rows) for span in spans) > self.n_outputs:
             raise ValueError(f"more than {self.n_outputs} rows asked for")
-        if sum(map(len, self._slots)) + count > self.n_ctx:
+        if count > self.n_free:
             raise DecodeError(f"the context of {self.n_ctx} tokens is full")
         self.passes += 1
         rows = []
         for span in spans:
             held = self._slots[span.slot]
+            self._cells.append(span.slot, len(span.tokens))
             for offset, token in enumerate(span.tokens):
                 if not 0 <= token < self.n_vocab:
                     raise ValueError(f"token {token} is not in a vocabulary of {self.n_vocab}")

@@ -172,7 +172,11 @@ def assert_offers_the_drafts_law(
 def test_a_draft_of_the_same_tokens_is_not_mapped(write: Write) -> None:
     target, path = open_pair(write, gguf(WORDS), gguf(WORDS, seed=1))
     with target, Model.load(path, OPTIONS) as draft:
+        before = list(draft.vocab.pieces())
         assert isinstance(map_vocab(target, draft), SameVocab)
+        assert draft.vocab.pieces() == before
+        names = range(256, len(before))  # bytes objects of one byte are Python's own
+        assert all(draft.vocab.pieces()[token] is target.vocab.pieces()[token] for token in names)
 
 
 def test_a_pruned_draft_proposes_in_target_ids(write: Write) -> None:

@@ -204,8 +204,15 @@ def test_full_context(context: Context, text: list[int]) -> None:
     consistent(context)
     context.decode([Span(2, text[:4], [3])])  # to the last cell
     assert context.n_free == 0
+    context.copy_prefix(2, 3, 131)
+    assert context.n_free == 127
+    context.decode([Span(3, [text[0]] * 64, [])])
+    context.decode([Span(3, [text[0]] * 63, [62])])  # to the last cell again
     with pytest.raises(DecodeError, match="full"):
-        context.copy_prefix(2, 3, 131)
+        context.decode([Span(3, text[:1], [])])
+    consistent(context)
+    context.clear(2)  # slot 3 holds its cells, too
+    assert context.n_free == 0
     context.clear(3)
     assert len(context.decode([Span(0, text[:2], [1])])) == 1
 

@@ -164,6 +164,19 @@ def test_a_full_context_has_no_answer() -> None:
     assert source.missing(Asked([0] * 16)) == 0
 
 
+def test_prefixes_that_are_shared_leave_room_for_all() -> None:
+    session = model(n_ctx=40, n_slots=4)
+    source = draft(session)
+    head = [token % 5 for token in range(34)]
+    (first,) = source.offer([Asked(head, 0, sampling=WARM)])
+    assert first is not None
+    asked = [Asked([*head, slot], slot, sampling=WARM) for slot in range(4)]
+    assert all(source.offer(asked))
+    assert session.n_free == 2
+    longer = [Asked([*head, slot, slot, slot], slot, sampling=WARM) for slot in range(4)]
+    assert [offer is not None for offer in source.offer(longer)] == [True, True, False, False]
+
+
 def test_it_may_draw_with_settings_of_its_own() -> None:
     cold = SamplingOptions(temperature=0.3, top_k=2)
     law = law_of(ModelDraft(model(), n_vocab=N_VOCAB, sampling=cold), Asked([0, 1], sampling=WARM))

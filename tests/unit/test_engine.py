@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -397,6 +398,40 @@ def test_who_waits_to_share_lets_others_pass() -> None:
         core.step()
     assert tokens(Stream(waits)) == greedy(model(), [*head, 2], 8)
     assert tokens(Stream(passes)) == greedy(model(), [4, 3, 2], 2)
+
+
+def test_what_prompts_share_takes_room_once() -> None:
+    """Four agents with the same 60 tokens of tools, in a context of 100: all at once."""
+    head = [token % 5 for token in range(60)]
+    prompts = [[*head, last] for last in range(4)]
+    target = model(n_ctx=100, n_slots=4)
+    core = Core(target, vocab())
+    run(core, request(head, max_tokens=1))
+    passes = target.passes
+    streams = run(core, *map(request, prompts))
+    for prompt, stream in zip(prompts, streams, strict=True):
+        assert tokens(stream) == greedy(model(), prompt, 8)
+    assert target.passes == passes + 8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_shares_a_small_context_no_pass_lacks_room(seed: int) -> None:
+    """Conversations that branch off each other, go on and come back, in a context that holds few of them."""
+    chance = random.Random(seed)
+    heads = [[chance.randrange(5) for _ in range(30)] for _ in range(3)]
+    target = model(n_ctx=64 + chance.randrange(40), n_slots=4)
+    draft = ModelDraft(model(n_ctx=64, n_slots=4), n_vocab=N_VOCAB)
+    core = drafted(target, draft)
+    talks = [list(chance.choice(heads)[: chance.randrange(1, 31)]) for _ in range(8)]
+    for _ in range(4):
+        chosen = chance.sample(talks, 6)
+        requests = [request(talk, max_tokens=chance.randrange(1, 12)) for talk in chosen]
+        for talk, one, stream in zip(chosen, requests, run(core, *requests), strict=True):
+            reply = tokens(stream)
+            assert reply == greedy(model(), talk, one.generation.max_tokens)
+            talk += [*reply, chance.randrange(5)]
+        talks = [talk if len(talk) < 50 else talk[: chance.randrange(1, 40)] for talk in talks]
+    assert target.n_cells((slot, len(target.tokens(slot))) for slot in range(4)) <= target.n_ctx
 
 
 def test_short_prompts_do_not_wait_for_one_another() -> None:

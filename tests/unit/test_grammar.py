@@ -290,5 +290,7 @@ def test_masks_of_a_large_vocabulary_are_unpacked_whole(count: int) -> None:
     bits = np.ones(20_032, dtype=np.uint8)
     bits[:n_tokens] = 0
     bits[legal] = 1
-    mask = np.packbits(bits, bitorder="little")
+    mask = np.packbits(bits, bitorder="little").tobytes()
     assert unpacked(mask, n_tokens).tolist() == legal.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        unpacked(mask, n_tokens)[0] = 3  # others may hold the same ids

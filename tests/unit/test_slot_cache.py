@@ -13,8 +13,6 @@ from agentspec.snapshots import Snapshots
 from agentspec.testing import TableModel, random_rows
 from agentspec.types import Span
 
-ROOM = 10_000
-
 
 def session(*held: Sequence[int], n_slots: int = 4, can_rewind: bool = True) -> TableModel:
     made = TableModel(
@@ -32,19 +30,30 @@ def used(cache: SlotCache, *slots: int) -> None:
         cache.release(slot)
 
 
+def claim(cache: SlotCache, tokens: Sequence[int]) -> tuple[int, int]:
+    """A slot where there is room for everything."""
+    claimed = cache.claim(tokens, len(tokens), 0)
+    assert claimed is not None
+    return claimed
+
+
+def lengths(made: TableModel) -> list[int]:
+    return [len(made.tokens(slot)) for slot in range(made.n_slots)]
+
+
 def test_a_conversation_goes_on_in_its_own_slot() -> None:
     system = list(range(40))
     made = session([*system, 1, 2], [*system, 3, 4], [])
     cache = SlotCache(made)
-    assert cache.claim([*system, 3, 4, 5, 6], ROOM) == (1, 42)
-    assert cache.claim([*system, 1, 2, 7], ROOM) == (0, 42)
+    assert claim(cache, [*system, 3, 4, 5, 6]) == (1, 42)
+    assert claim(cache, [*system, 1, 2, 7]) == (0, 42)
 
 
 def test_another_conversation_leaves_it_alone_and_copies_what_they_share() -> None:
     """The usual case: many conversations behind one long tool prompt."""
     system = list(range(40))
     made = session([*system, *[1] * 20])
-    slot, held = SlotCache(made).claim([*system, *[2] * 20], ROOM)
+    slot, held = claim(SlotCache(made), [*system, *[2] * 20])
     assert slot != 0
     assert (held, list(made.tokens(slot))) == (40, system)
     assert len(made.tokens(0)) == 60
@@ -53,34 +62,62 @@ def test_another_conversation_leaves_it_alone_and_copies_what_they_share() -> No
 @pytest.mark.parametrize("reply", [0, 3, 100])
 def test_a_retry_replaces_the_reply_in_its_own_slot(reply: int) -> None:
     made = session([*range(40), *[7] * reply])
-    assert SlotCache(made).claim(list(range(40)), ROOM) == (0, 39)
+    assert claim(SlotCache(made), list(range(40))) == (0, 39)
 
 
 def test_a_short_prompt_does_not_take_over_a_conversation() -> None:
     made = session([*range(10), *[7] * 30])
-    assert SlotCache(made).claim([*range(10), 8, 9], ROOM) == (1, 10)
+    assert claim(SlotCache(made), [*range(10), 8, 9]) == (1, 10)
 
 
 def test_the_longest_unused_slot_is_given_up_first() -> None:
     made = session([1] * 5, [2] * 5, [3] * 5, n_slots=3)
     cache = SlotCache(made)
     used(cache, 1, 0, 2)
-    assert cache.claim([9, 9], ROOM)[0] == 1
-    assert cache.claim([9, 9], ROOM)[0] == 0
+    assert claim(cache, [9, 9])[0] == 1
+    assert claim(cache, [9, 9])[0] == 0
 
 
 def test_idle_slots_are_cleared_until_the_rest_fits() -> None:
     made = session([1] * 30, [2] * 30, [3] * 30, [])
     cache = SlotCache(made)
     used(cache, 1, 0, 2)
-    cache.claim([9, 9], room=70)
-    assert [len(made.tokens(slot)) for slot in range(4)] == [30, 0, 30, 0]
+    assert cache.claim([9, 9], 2, 927) == (3, 0)
+    assert lengths(made) == [30, 0, 30, 0]
+
+
+def test_nothing_changes_where_it_would_not_fit() -> None:
+    made = session([1] * 30, [2] * 30)
+    cache = SlotCache(made)
+    claim(cache, [*[1] * 30, 5])
+    assert cache.claim([9] * 20, 500, 471) is None
+    assert cache.claim([*[1] * 30, 6], 500, 501) is None
+    assert lengths(made) == [30, 30, 0, 0]
+    assert cache.claim([*[1] * 30, 6], 500, 500) == (2, 30)  # shares the thirty that are in use
+    assert lengths(made) == [30, 0, 30, 0]
+
+
+def test_a_prefix_is_kept_where_the_slot_it_came_from_is_cleared() -> None:
+    made = session([*[1] * 30, *[2] * 470])
+    assert SlotCache(made).claim([*[1] * 30, *[3] * 10], 700, 0) == (1, 30)
+    assert lengths(made) == [0, 30, 0, 0]
+    assert made.n_free == 970
+
+
+def test_a_stored_prefix_needs_room_of_its_own(snapshots: Snapshots) -> None:
+    stored(snapshots, LONG)
+    made = session(LONG[:20], [7] * 400)
+    cache = SlotCache(made, snapshots)
+    claim(cache, [*LONG[:20], 1])  # in use from now on
+    assert cache.claim([*LONG, 1], 500, 481) is None
+    assert cache.claim([*LONG, 1], 500, 480) == (2, 100)
+    assert lengths(made) == [20, 0, 100, 0]
 
 
 def test_claimed_slots_are_not_given_again() -> None:
     cache = SlotCache(session([1, 2, 3], n_slots=2))
-    assert cache.claim([1, 2, 3, 4], ROOM)[0] == 0
-    assert cache.claim([1, 2, 3, 4], ROOM) == (1, 3)  # copied from the slot in use
+    assert claim(cache, [1, 2, 3, 4])[0] == 0
+    assert claim(cache, [1, 2, 3, 4]) == (1, 3)  # copied from the slot in use
     assert cache.full
     cache.release(0)
     assert not cache.full
@@ -128,9 +165,9 @@ def test_a_stored_prefix_is_taken_where_no_slot_has_as_much(snapshots: Snapshots
     stored(snapshots, LONG)
     made = session([], LONG[:30])
     cache = SlotCache(made, snapshots)
-    assert cache.claim([*LONG, 1, 2], ROOM) == (1, 100)
+    assert claim(cache, [*LONG, 1, 2]) == (1, 100)
     assert list(made.tokens(1)) == LONG
-    assert cache.claim([*LONG, 3], ROOM) == (0, 100)  # from that slot
+    assert claim(cache, [*LONG, 3]) == (0, 100)  # from that slot
 
 
 @pytest.mark.parametrize("held", [100, 40])
