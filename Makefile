@@ -28,7 +28,7 @@ demo: ## Run the example agent on the default pair of models, and measure it
 	@$(VENV)/python -m examples.demo
 
 test: ## Run all tests, on real models too
-	@$(SETUP) --models $(TEST_MODELS)
+	@$(SETUP) --models $(TEST_MODELS) --sources
 	@$(VENV)/python -m pytest tests/unit tests/exactness tests/contract tests/model
 
 quick: ## Run the tests that need no model (seconds)

@@ -221,6 +221,18 @@ class LawOptions(Options):
         "canonical",
         description="Under 'enforce': whether fixed text must be spelled in its canonical tokens, or in any.",
     )
+    unsupported: Literal["superset", "error"] = Field(
+        "superset",
+        description="What becomes of a schema that a grammar cannot enforce whole (uniqueItems, not, "
+        "look-around in a pattern, ...): 'superset' enforces as much as it can, and a reply that does not "
+        "fit the rest is sampled again; 'error' refuses it.",
+    )
+    max_resamples: int = Field(
+        3,
+        ge=0,
+        description="Under 'enforce': how often a reply that is whole, and does not fit its schema all the "
+        "same, is sampled again. At temperature 0 it would be the same, and is not.",
+    )
 
 
 class DraftOptions(Options):

@@ -107,6 +107,7 @@ class FakeRuntime:
         )
         self.asked: list[tuple[tuple[str, ...], ToolChoice, bool]] = []
         self.schemas: list[Mapping[str, Json]] = []
+        self.matcher: Matcher | None = None  # says that a grammar is enforced; replies are what they are
 
     def tokenize_prompt(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode())
@@ -128,11 +129,11 @@ class FakeRuntime:
         parallel: bool,
     ) -> Matcher | None:
         self.asked.append((tuple(tool.name for tool in tools), choice, parallel))
-        return None
+        return self.matcher
 
     def schema_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher | None:  # noqa: ARG002
         self.schemas.append(schema)
-        return None
+        return self.matcher
 
     @property
     def prompt(self) -> str:

@@ -1,6 +1,6 @@
 """Makes `.venv` ready: packages, llama.cpp built for this machine, and models. Standard library only.
 
-    python -m tools.setup_env [--models NAME...]
+    python -m tools.setup_env [--models NAME...] [--sources]
 
 The first run takes minutes, nearly all of it for compiling llama-cpp-python; a later run does nothing while
 the stamp in `.venv` fits. These files must parse on older Pythons too, so that they get a message and not a
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.llama_build import LLAMA_CPP_PYTHON, Build, compiler_of, plan_build
+from tools.llama_sources import fetch_sources
 from tools.shell import SetupError, output, run_logged, say, succeeds
 
 EXTRAS = "dev,examples"
@@ -141,7 +142,7 @@ def read_stamp() -> object:
         return None
 
 
-def set_up(models: Sequence[str], environ: Mapping[str, str]) -> None:
+def set_up(models: Sequence[str], environ: Mapping[str, str], *, sources: bool = False) -> None:
     """Brings `.venv` and the models to where `make` needs them. Raises SetupError."""
     if sys.version_info < MIN_PYTHON:
         raise SetupError(
@@ -161,14 +162,17 @@ def set_up(models: Sequence[str], environ: Mapping[str, str]) -> None:
             pull, stdout=subprocess.DEVNULL, env=dict(environ), cwd=ROOT, check=False
         ).returncode:
             raise SetupError("the models could not be pulled; see above")
+    if sources:
+        fetch_sources(cache_dir(environ), pip("download"), environ)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Make .venv ready: packages, llama.cpp, models.")
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="models to pull")
+    parser.add_argument("--sources", action="store_true", help="llama.cpp's chat templates, for tests")
     arguments = parser.parse_args()
     try:
-        set_up(arguments.models, os.environ)
+        set_up(arguments.models, os.environ, sources=arguments.sources)
     except SetupError as error:
         print(f"\nset-up failed: {error}", file=sys.stderr)
         return 1

@@ -5,11 +5,16 @@ It must not know where in the reply the text was, nor how it arrived.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
-from agentspec.chat.formats.base import WireFormat
-from agentspec.chat.jsonscan import CallScan
+from agentspec.chat.formats.base import Parts, WireFormat
+from agentspec.chat.jsonscan import CallScan, NamedScan
+from agentspec.chat.marked import MarkedCall, Scan
+from agentspec.chat.schema import closed_schema
 from agentspec.chat.strictjson import parse_json_strict, write_json
+from agentspec.chat.tagscan import TaggedScan, TaggedValue
+from agentspec.chat.typing import kinds_of, read_value
 from agentspec.chat.validate import argument_fault, compile_tool, unknown_tool
 from agentspec.types import BoundTool, InvalidCall, Json, NamedTool, ToolChoice, ValidCall
 
@@ -32,19 +37,37 @@ class CallReader:
             compile_tool(tool)
         self._only = choice.name if isinstance(choice, NamedTool) else None
         self._parallel = parallel
+        self._head = _head(wire_format) if wire_format.after_name else None
+        self._tags = wire_format.tags
         # beside the family's own keys those of the other families: small models mix them up
         self._name_keys = {wire_format.name_key, "name"}
         self._argument_keys = {wire_format.arguments_key, "arguments", "parameters"}
+        own = wire_format.json_id
+        self._other_keys = {"type"} if own is None else {"type", own.key}
 
     def scan(self, *, any_tool: bool = True) -> CallScan:
         """What follows an object that may be a call; of any tool, or of one that may be called."""
         names = [name for name in self._tools if self._only in (None, name)]
         return CallScan(self._name_keys, self._argument_keys, None if any_tool else names)
 
-    def marked(self, raw: str, fault: str) -> ValidCall | InvalidCall:
-        """The call that markers enclosed. `fault`: what is wrong with the text as a whole, or ""."""
-        if fault:
-            return self._counted(InvalidCall(None, raw, fault))
+    def marked_scan(self) -> Scan:
+        """What follows a call behind a marker."""
+        if self._head is None:
+            return self.scan()
+        return NamedScan(self._head) if self._tags is None else TaggedScan(self._head, self._tags)
+
+    def faulty(self, raw: str, fault: str) -> InvalidCall:
+        """What stood behind a marker and is no call."""
+        self.count += 1
+        return InvalidCall(None, raw, fault)
+
+    def marked(self, call: MarkedCall) -> ValidCall | InvalidCall:
+        """A call behind a marker."""
+        raw = call.raw
+        if call.values is not None:
+            return self._counted(self._tagged(call, call.values))
+        if call.arguments:
+            return self._counted(self._named(call))
         try:
             value = parse_json_strict(raw)
         except ValueError as error:
@@ -66,10 +89,10 @@ class CallReader:
             return []
         return [self._counted(call) for call in calls]
 
-    def unfinished(self, raw: str, name: str | None, cut: str) -> InvalidCall:
+    def unfinished(self, raw: str, name: str | None, fault: str) -> InvalidCall:
         """The call that the end of the reply fell into. Never valid, also where its text happens to be."""
         self.count += 1
-        return InvalidCall(name, raw, cut or "the reply ended within the call")
+        return InvalidCall(name, raw, fault or "the reply ended within the call")
 
     def _counted(self, call: ValidCall | InvalidCall) -> ValidCall | InvalidCall:
         self.count += 1
@@ -82,13 +105,41 @@ class CallReader:
         if not isinstance(value, Mapping):
             return InvalidCall(None, raw, "a call must be a JSON object")
         name, arguments, fault = self._parts(value)
-        if fault is None and name not in self._tools:
-            fault = unknown_tool(name, self._tools)
-        if fault is None and self._only not in (None, name):
-            fault = f"tool_choice asks for {self._only!r}, not for {name!r}"
-        if fault is None:
-            fault = argument_fault(self._tools[name], arguments)
-        return ValidCall(name, arguments) if fault is None else InvalidCall(name or None, raw, fault)
+        if fault is not None:
+            return InvalidCall(name or None, raw, fault)
+        return self._checked(name, arguments, raw)
+
+    def _checked(self, name: str, arguments: Mapping[str, Json], raw: str) -> ValidCall | InvalidCall:
+        if name not in self._tools:
+            return InvalidCall(name or None, raw, unknown_tool(name, self._tools))
+        if self._only not in (None, name):
+            return InvalidCall(name, raw, f"tool_choice asks for {self._only!r}, not for {name!r}")
+        fault = argument_fault(self._tools[name], arguments)
+        return ValidCall(name, arguments) if fault is None else InvalidCall(name, raw, fault)
+
+    def _named(self, call: MarkedCall) -> ValidCall | InvalidCall:
+        try:
+            arguments = parse_json_strict(call.arguments)
+        except ValueError as error:
+            return InvalidCall(call.name, call.raw, f"arguments: {error}")
+        assert isinstance(arguments, Mapping)  # the scan began it with "{"
+        return self._checked(call.name or "", arguments, call.raw)
+
+    def _tagged(self, call: MarkedCall, values: Sequence[TaggedValue]) -> ValidCall | InvalidCall:
+        name = call.name or ""
+        tool = self._tools.get(name)
+        schema = {} if tool is None else closed_schema(tool.parameters)
+        properties = schema.get("properties")
+        known = properties if isinstance(properties, Mapping) else {}
+        arguments: dict[str, Json] = {}
+        for key, text, is_text in values:
+            if key in arguments:
+                return InvalidCall(name, call.raw, f"arguments: {key!r} is given twice")
+            kinds = kinds_of(known.get(key, True), schema)
+            arguments[key] = (
+                text if is_text else read_value(text, kinds - {"string"} if is_text is False else kinds)
+            )
+        return self._checked(name, arguments, call.raw)
 
     def _parts(self, value: Mapping[str, Json]) -> tuple[str, Mapping[str, Json], str | None]:
         """Name, arguments, and what is wrong with the object around them."""
@@ -99,7 +150,9 @@ class CallReader:
             return "", {}, "the call names no tool"
         if len(names) > 1 or len(arguments) > 1:
             return name, {}, f"the call says twice what it is: {', '.join(names + arguments)}"
-        others = value.keys() - {*names, *arguments, "type"}
+        others = value.keys() - {*names, *arguments, *self._other_keys}
+        if isinstance(value.get("id"), str):
+            others -= {"id"}  # some families give their calls one; it is of no use here
         if others or value.get("type", "function") != "function":
             return name, {}, f"unexpected {min(others, default='type')!r} beside name and arguments"
         # some models leave out the arguments of a call that has none; the schema decides
@@ -107,3 +160,20 @@ class CallReader:
         if not isinstance(given, Mapping):
             return name, {}, f"{arguments[0]}: expected an object"
         return name, given, None
+
+
+def _head(wire_format: WireFormat) -> re.Pattern[str]:
+    """What stands before the arguments, the name included, with white space anywhere between its parts."""
+    before, after = _loose(wire_format.before_name), _loose(wire_format.after_name)
+    return re.compile(rf"{before}\s*(?P<name>\S+?)\s*{after}")
+
+
+def _loose(parts: Parts) -> str:
+    """An expression for the parts, with any white space between their words."""
+    written = []
+    for part in parts:
+        words = (
+            [re.escape(word) for word in part.split()] if isinstance(part, str) else [f"(?:{part.pattern})"]
+        )
+        written += words
+    return "".join(rf"{word}\s*" for word in written)

@@ -178,7 +178,7 @@ def _shows_tools(template: PromptTemplate) -> bool:
 def _call_shape(template: PromptTemplate) -> tuple[MessageShape | None, str]:
     for text_arguments, short_ids, null_content in itertools.product((False, True), repeat=3):
         shape = MessageShape(text_arguments, short_ids, null_content)
-        call_id = "zqcall001" if short_ids else "call_zq_0001"
+        call_id = _sample_ids(shape)[0]
         call = call_message("", [(call_id, SAMPLE_NAME, SAMPLE_ARGUMENTS)], shape)
         turns = [_user("a"), call, _result(call_id, "b"), _assistant("c"), _user("d")]
         shown = _render(template, turns, [_TOOL])
@@ -198,8 +198,12 @@ def _is_call(sample: str) -> bool:
     )
 
 
+def _sample_ids(shape: MessageShape) -> tuple[str, str]:
+    return ("zqcall001", "zqcall002") if shape.short_ids else ("call_zq_0001", "call_zq_0002")
+
+
 def _several(template: PromptTemplate, shape: MessageShape) -> bool:
-    ids = ("zqcall001", "zqcall002")
+    ids = _sample_ids(shape)
     calls = [(call_id, SAMPLE_NAME, {"zq_key": f"zq_value_{call_id}"}) for call_id in ids]
     turns = [_user("a"), call_message("", calls, shape), _result(ids[0], "b"), _result(ids[1], "c")]
     shown = _render(template, [*turns, _assistant("d"), _user("e")], [_TOOL])

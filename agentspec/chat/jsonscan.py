@@ -8,14 +8,18 @@ must not know markers or fences.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from enum import Enum
 from typing import Final
 
-__all__ = ["CallScan", "JsonScan", "Shape"]
+__all__ = ["CallScan", "JsonScan", "NamedScan", "Shape"]
 
 MAX_DEPTH: Final = 64
 """Levels of nesting; deeper text is no call. Bounds the work that hostile text can cause."""
+
+MAX_HEAD: Final = 512
+"""Characters before the arguments of a call that names its tool in front of them."""
 
 _SPACE = frozenset(" \t\r\n")
 _SCALAR = frozenset("+-.0123456789eEtrufalsn")  # of numbers, true, false, null
@@ -74,7 +78,12 @@ class CallScan(JsonScan):
 
     possible:  False once it cannot be one any more, whatever follows
     name:      the tool's name in the last call, once it has been read to its closing quote
+    arguments: "": the call's text has them
+    form:      what a call is written as
     """
+
+    arguments: Final = ""
+    form: Final = "a complete JSON object"
 
     def __init__(
         self, name_keys: Collection[str], argument_keys: Collection[str], tools: Collection[str] | None
@@ -91,6 +100,10 @@ class CallScan(JsonScan):
         self._key = ""
         self._seen: set[str] = set()
         self._text: list[str] = []  # of the string being read at call level
+
+    def begins(self, char: str) -> bool:
+        """Whether the one call of a marker may begin so: an array may not."""
+        return char == "{"
 
     def step(self, char: str) -> Shape:
         depth, in_string = len(self._stack), self._in_string
@@ -160,6 +173,43 @@ class CallScan(JsonScan):
         if words is None:
             return True
         return text in words if whole else any(word.startswith(text) for word in words)
+
+
+class NamedScan:
+    """A call that is a name and an object of arguments: `f[ARGS]{...}`.
+
+    head: what may stand before the arguments; its group `name` is the tool's name
+    """
+
+    form: Final = "a tool's name and a complete JSON object"
+
+    def __init__(self, head: re.Pattern[str]) -> None:
+        self.shape = Shape.OPEN
+        self.name: str | None = None
+        self.arguments = ""
+        self._head = head
+        self._text = ""
+        self._scan: JsonScan | None = None
+
+    def begins(self, char: str) -> bool:  # noqa: ARG002 - whatever it is, `step` will see
+        """Whether a call may begin so."""
+        return True
+
+    def step(self, char: str) -> Shape:
+        """Moves over one character. After CLOSED or BROKEN there is nothing to move over."""
+        if self._scan is not None:
+            self.arguments += char
+            self.shape = self._scan.step(char)
+        elif char != "{":
+            self._text += char
+            if len(self._text) > MAX_HEAD:
+                self.shape = Shape.BROKEN
+        elif (found := self._head.fullmatch(self._text)) is not None:
+            self.name, self.arguments, self._scan = found["name"], char, JsonScan()
+            self._scan.step(char)
+        else:
+            self.shape = Shape.BROKEN
+        return self.shape
 
 
 def _unescaped(text: str) -> str:

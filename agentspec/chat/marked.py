@@ -1,41 +1,73 @@
-"""Follows the text after a call's marker. The end marker inside a JSON string is part of that string.
+"""Follows the text after a call's marker. An end marker inside a JSON string is part of that string.
 
-It must not know what the call is checked against.
+What is around calls is compared without its white space, which small models vary. It must not know what a
+call is checked against.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from agentspec.chat.formats.base import WireFormat
-from agentspec.chat.jsonscan import CallScan, Shape
+from agentspec.chat.jsonscan import CallScan, NamedScan, Shape
+from agentspec.chat.tagscan import TaggedScan, TaggedValue
 
-__all__ = ["Ended", "MarkedScan"]
+__all__ = ["Ended", "MarkedCall", "MarkedScan", "Scan"]
 
 Ended: TypeAlias = Literal["end", "marker"]
-"""end: the end marker came. marker: it was left out, and the next call began."""
+"""end: the calls ended. marker: their end was left out, and the next call began."""
+
+Scan: TypeAlias = CallScan | NamedScan | TaggedScan
+"""What follows one call, by how the family writes them."""
 
 _SPACE = " \t\r\n"
 
 
+@dataclass(frozen=True, slots=True)
+class MarkedCall:
+    """A whole call.
+
+    raw:       what the model wrote between `begin` and `end`
+    arguments: the text of the object of arguments, where the call is no object itself
+    values:    the arguments, where they stand in tags
+    """
+
+    raw: str
+    name: str | None = None
+    arguments: str = ""
+    values: tuple[TaggedValue, ...] | None = None
+
+
 class MarkedScan:
-    """The text after a call's marker, followed up to where the call ends.
+    """The text after a call's marker, followed up to where the calls end.
 
     text:     all of it
 
-    object:   the JSON object, once it is complete
-    fault:    why the text cannot be a call, or ""
-    raw:      what the model wrote as the call, once it has ended
+    calls:    those that are whole
+    fault:    why the rest of the text cannot be a call, or ""
+    raw:      what the model wrote instead, once that has ended
     rest:     what was read beyond that
     """
 
-    def __init__(self, wire_format: WireFormat, scan: CallScan) -> None:
-        self._marker, self._end = wire_format.marker, wire_format.end.strip()
-        self._scan = scan
-        self._started = False
-        self._object_end = 0
+    def __init__(self, wire_format: WireFormat, new_scan: Callable[[], Scan]) -> None:
+        begin, end = _bare(wire_format.begin), _bare(wire_format.end)
+        self._marker = _bare(wire_format.marker)
+        self._stop = end + _bare(wire_format.closing)
+        self._between = end + _bare(wire_format.between) + begin
+        # where each call has the marker in front, the next one is the caller's to find
+        self._goes_on = not self._marker or not begin.startswith(self._marker)
+        self._end_marker = (wire_format.closing or wire_format.end).strip()
+        self._new_scan = new_scan
+        self._scan = new_scan()
+        self._state: Literal["before", "within", "after"] = "before"
+        self._due = (_bare(wire_format.opening) + begin).removeprefix(self._marker)  # before the call
+        self._after = ""  # what has followed it, without white space
+        self._start = 0  # of the call under way, in `text`
+        self._stopped: int | None = None  # where in `text` the calls may have ended
         self.text = ""
-        self.object = ""
+        self.calls: list[MarkedCall] = []
         self.raw = ""
         self.rest = ""
         self.fault = ""
@@ -45,53 +77,90 @@ class MarkedScan:
         return self._scan.name
 
     @property
-    def has_whole_object(self) -> bool:
-        """Whether the object is complete and only space, or the beginning of a marker, follows."""
-        return bool(self.object) and not self.fault
+    def is_whole(self) -> bool:
+        """Whether every call is complete and only the beginning of what ends them follows."""
+        ended = self._stop.startswith(self._after) or self._stopped is not None
+        return self._state == "after" and not self.fault and ended
 
     def step(self, char: str) -> Ended | None:
-        """Moves over one character; says how the call ended, if it did."""
+        """Moves over one character; says how the calls ended, if they did."""
         self.text += char
         if self.fault:
             return self._search_end()
-        if not self.object:
-            return self._step_object(char)
-        after = self.text[self._object_end :].lstrip(_SPACE)
-        if self._end.startswith(after):
-            return self._close("end") if after == self._end else None
-        if self._marker.startswith(after):  # the end marker was left out, and another call begins
-            return self._close("marker") if after == self._marker else None
-        return self._fail("there is text after the call's object")
-
-    def _step_object(self, char: str) -> Ended | None:
-        if not self._started and char in _SPACE:
+        if self._state == "within":
+            return self._step_call(char)
+        if char in _SPACE:
             return None
-        if not self._started and char != "{":
+        return self._step_before(char) if self._state == "before" else self._step_after(char)
+
+    def _step_before(self, char: str) -> Ended | None:
+        if self._due:
+            if not self._due.startswith(char):
+                return self._fail("the call does not begin as calls do")
+            self._due = self._due[1:]
+            return None
+        if not self._scan.begins(char):
             return self._fail("a call must be a JSON object")
-        self._started = True
+        self._state, self._start = "within", len(self.text) - 1
+        return self._step_call(char)
+
+    def _step_call(self, char: str) -> Ended | None:
         shape = self._scan.step(char)
         if shape is Shape.BROKEN:
-            return self._fail("the call is not a complete JSON object")
-        if shape is Shape.CLOSED:
-            self.object = self.text.strip(_SPACE)
-            self._object_end = len(self.text)
-            if not self._end:
-                return self._close("end")
-        return None
+            return self._fail(f"the call is not {self._scan.form}")
+        if shape is Shape.OPEN:
+            return None
+        self._state, self._after = "after", ""
+        scan = self._scan
+        values = tuple(scan.values) if isinstance(scan, TaggedScan) else None
+        self.calls.append(MarkedCall(self.text[self._start :], scan.name, scan.arguments, values))
+        return self._may_stop()
 
-    def _close(self, ended: Ended) -> Ended:
-        self.raw = self.object
-        return ended
+    def _step_after(self, char: str) -> Ended | None:
+        if self._goes_on and not self._between and self._scan.begins(char):
+            return self._begin_next(char)
+        self._after += char
+        after = self._after
+        if after == self._stop:
+            return self._may_stop()
+        if self._goes_on and after == self._between:
+            self._scan, self._state, self._stopped = self._new_scan(), "before", None
+            return None
+        if self._stop.startswith(after) or (self._goes_on and self._between.startswith(after)):
+            return None
+        if self._stopped is not None:
+            self.rest = self.text[self._stopped :]
+            return "end"
+        if self._marker.startswith(after):  # the end marker was left out, and another call begins
+            return "marker" if after == self._marker else None
+        return self._fail("there is text after the call's object")
+
+    def _may_stop(self) -> Ended | None:
+        """The calls have ended here, unless what stands between two calls begins likewise."""
+        if self._after != self._stop:
+            return None
+        if self._goes_on and self._between.startswith(self._stop) and self._between != self._stop:
+            self._stopped = len(self.text)
+            return None
+        return "end"
+
+    def _begin_next(self, char: str) -> Ended | None:
+        self._scan, self._state, self._stopped = self._new_scan(), "before", None
+        return self._step_before(char)
 
     def _fail(self, fault: str) -> Ended | None:
         self.fault = fault
         return self._search_end()
 
     def _search_end(self) -> Ended | None:
-        if not self._end:
+        if not self._end_marker:
             return None  # nothing marks the end: the rest of the reply belongs to it
-        raw, end, rest = self.text.partition(self._end)
+        raw, end, rest = self.text.partition(self._end_marker)
         if not end:
             return None
         self.raw, self.rest = raw.strip(_SPACE), rest
         return "end"
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())

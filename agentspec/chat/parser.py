@@ -73,7 +73,8 @@ class ReplyParser:
         self._reader = CallReader(wire_format, tools, choice, parallel=parallel)
         self._active = bool(tools) and choice != "none"
         self._forced = choice == "required" or isinstance(choice, NamedTool)
-        self._all_objects = self._forced and not wire_format.marker
+        named = bool(wire_format.after_name)
+        self._all_objects = self._forced and not wire_format.marker and not named
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._input: deque[str] = deque()
         self._events: list[ReplyEvent] = []
@@ -88,6 +89,8 @@ class ReplyParser:
         self._bare_start = 0
         self._inert: JsonScan | None = None  # follows JSON that is known to be text
         self._marked: MarkedScan | None = None
+        if self._forced and named and not wire_format.marker:
+            self._marked = MarkedScan(wire_format, self._reader.marked_scan)  # nothing marks the call
 
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """The events that these bytes settle. `data` may begin and end inside a character."""
@@ -140,7 +143,7 @@ class ReplyParser:
                 if self._held != self._format.marker:
                     self._fence = "dropped"
                 self._held, self._inert = "", None
-                self._marked = MarkedScan(self._format, self._reader.scan())
+                self._marked = MarkedScan(self._format, self._reader.marked_scan)
             case "object":
                 self._bare = self._reader.scan(any_tool=self._all_objects)
                 self._bare_start = len(self._held) - 1
@@ -203,16 +206,24 @@ class ReplyParser:
         if ended is None:
             return
         self._marked = None
-        self._emit_call(self._reader.marked(marked.raw, marked.fault))
+        if marked.fault:
+            self._emit_call(self._reader.faulty(marked.raw, marked.fault))
+        else:
+            self._emit_marked(marked)
         if ended == "marker":
-            self._marked = MarkedScan(self._format, self._reader.scan())
+            self._marked = MarkedScan(self._format, self._reader.marked_scan)
         self._input.extendleft(reversed(marked.rest))
 
     def _finish_marked(self, marked: MarkedScan, cut: str) -> None:
-        if marked.has_whole_object and not cut:
-            self._emit_call(self._reader.marked(marked.object, marked.fault))
+        if marked.is_whole and not cut:
+            self._emit_marked(marked)
         else:
-            self._emit_call(self._reader.unfinished(marked.text.strip(), marked.name, cut))
+            fault = cut or marked.fault
+            self._emit_call(self._reader.unfinished(marked.text.strip(), marked.name, fault))
+
+    def _emit_marked(self, marked: MarkedScan) -> None:
+        for call in marked.calls:
+            self._emit_call(self._reader.marked(call))
 
     # ----------------------------------------------------------------------------------------- output
 

@@ -80,10 +80,11 @@ class PromptTemplate:
         Raises TemplateError with the template's own message.
         """
         bounds: dict[str, Callable[..., object]] = {_TICK: _Ticker(), _JOIN: _join}
+        older = _older(variables) if "functions" in self.source else {}
         pieces: list[str] = []
         left = MAX_CHARS
         try:
-            for piece in self._template.generate({**self._tokens, **variables, **bounds}):
+            for piece in self._template.generate({**self._tokens, **older, **variables, **bounds}):
                 left -= len(piece)
                 if left < 0:
                     raise _Runaway(f"the prompt is over {MAX_CHARS:,} characters")
@@ -94,6 +95,12 @@ class PromptTemplate:
             reason = str(error) or type(error).__name__
             raise TemplateError(f"the chat template failed: {reason}", hint=_OTHER) from error
         return "".join(pieces)
+
+
+def _older(variables: Mapping[str, Json]) -> dict[str, Json]:
+    """Names under which some older templates (Firefunction's) look for tools, and the date."""
+    functions = json.dumps(variables.get("tools") or [], indent=4, ensure_ascii=False)
+    return {"functions": functions, "datetime": _strftime_now("%Y-%m-%d")}
 
 
 _OTHER = "pass chat_template= with a corrected template, or a built-in one by name ('chatml')"

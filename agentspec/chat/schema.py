@@ -12,27 +12,12 @@ from urllib.parse import unquote
 import jsonschema
 from jsonschema.exceptions import best_match
 
+from agentspec.chat.keywords import LISTS, MAPS, ONE, Place, Schema, pointer, upgraded
 from agentspec.chat.strictjson import plain
 from agentspec.errors import SchemaError
 from agentspec.types import BoundTool, Json
 
-__all__ = ["check_parameters", "check_tool", "closed_document", "closed_schema"]
-
-# keywords whose value is one schema, a list of schemas, a mapping of names to schemas
-_ONE = (
-    "additionalProperties",
-    "contains",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-)
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+__all__ = ["check_document", "check_parameters", "check_tool", "closed_document", "closed_schema"]
 
 # keywords that apply schemas to the same value, not to a part of it
 _IN_PLACE = ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
@@ -46,9 +31,6 @@ _SAYS_OTHERWISE = (
     "propertyNames",
     "unevaluatedProperties",
 )
-
-_Schema = dict[str, Json]
-_Place = tuple[str | int, ...]
 
 
 def closed_schema(parameters: Mapping[str, Json]) -> dict[str, Json]:
@@ -79,7 +61,7 @@ def closed_document(schema: Mapping[str, Json]) -> dict[str, Json]:
     return _closed(root)
 
 
-def _closed(root: _Schema) -> _Schema:
+def _closed(root: Schema) -> Schema:
     parts = _parts_of_compositions(root)
     for place, schema in _schemas(root):
         if place not in parts and _can_close(schema):
@@ -87,7 +69,7 @@ def _closed(root: _Schema) -> _Schema:
     return root
 
 
-def _can_close(schema: _Schema) -> bool:
+def _can_close(schema: Schema) -> bool:
     properties = schema.get("properties")
     if not isinstance(properties, dict) or any(key in schema for key in (*_SAYS_OTHERWISE, *_IN_PLACE)):
         return False
@@ -102,6 +84,18 @@ def check_tool(tool: BoundTool) -> None:
 
 def check_parameters(tool: str, parameters: Mapping[str, Json]) -> None:
     """`check_tool` on a schema alone."""
+    check_document(tool, parameters)
+    if parameters.get("type", "object") not in ("object", ["object"]):
+        raise SchemaError(
+            f"arguments are always an object, and its schema asks for {parameters['type']!r}",
+            tool=tool,
+            pointer="/type",
+            keyword="type",
+        )
+
+
+def check_document(tool: str, parameters: Mapping[str, Json]) -> None:
+    """`check_parameters` for a document, which need not be an object."""
     if not isinstance(parameters, Mapping):
         raise SchemaError("its schema is not a JSON object", tool=tool)
     try:
@@ -114,18 +108,11 @@ def check_parameters(tool: str, parameters: Mapping[str, Json]) -> None:
         place = tuple(error.absolute_path)
         keyword = next((part for part in reversed(place) if isinstance(part, str)), "")
         raise SchemaError(
-            f"{_pointer(place) or 'its schema'}: {_meaning(keyword, error)}",
+            f"{pointer(place) or 'its schema'}: {_meaning(keyword, error)}",
             tool=tool,
-            pointer=_pointer(place),
+            pointer=pointer(place),
             keyword=keyword,
             hint="schemas are read as JSON Schema draft 2020-12",
-        )
-    if schema.get("type", "object") not in ("object", ["object"]):
-        raise SchemaError(
-            f"arguments are always an object, and its schema asks for {schema['type']!r}",
-            tool=tool,
-            pointer="/type",
-            keyword="type",
         )
     _check_references(tool, schema)
 
@@ -145,36 +132,36 @@ _METASCHEMA = jsonschema.Draft202012Validator(
 # ------------------------------------------------------------------------------------------ walking
 
 
-def _copy(parameters: Mapping[str, Json]) -> _Schema:
+def _copy(parameters: Mapping[str, Json]) -> Schema:
     copy = plain(parameters)
     assert isinstance(copy, dict)  # plain() keeps the kind
-    return copy
+    return upgraded(copy)
 
 
-def _children(schema: Mapping[str, Json]) -> Iterator[tuple[_Place, _Schema]]:
+def _children(schema: Mapping[str, Json]) -> Iterator[tuple[Place, Schema]]:
     """The schemas directly inside one, with their place below it; a boolean schema has nothing to see."""
     for keyword, value in schema.items():
-        if keyword in _ONE:
+        if keyword in ONE:
             if isinstance(value, dict):
                 yield (keyword,), value
-        elif keyword in _LISTS and isinstance(value, list):
+        elif keyword in LISTS and isinstance(value, list):
             yield from (((keyword, i), item) for i, item in enumerate(value) if isinstance(item, dict))
-        elif keyword in _MAPS and isinstance(value, dict):
+        elif keyword in MAPS and isinstance(value, dict):
             yield from (((keyword, name), item) for name, item in value.items() if isinstance(item, dict))
 
 
-def _schemas(schema: _Schema, place: _Place = ()) -> Iterator[tuple[_Place, _Schema]]:
+def _schemas(schema: Schema, place: Place = ()) -> Iterator[tuple[Place, Schema]]:
     """A schema and all the schemas inside it, with their places."""
     yield place, schema
     for step, child in _children(schema):
         yield from _schemas(child, place + step)
 
 
-def _parts_of_compositions(root: _Schema) -> frozenset[_Place]:
+def _parts_of_compositions(root: Schema) -> frozenset[Place]:
     """Places of schemas that share their value with another schema, and of everything inside them."""
-    targets = {_pointer(place): (place, schema) for place, schema in _schemas(root)}
-    parts: set[_Place] = set()
-    waiting: list[tuple[_Place, _Schema]] = []
+    targets = {pointer(place): (place, schema) for place, schema in _schemas(root)}
+    parts: set[Place] = set()
+    waiting: list[tuple[Place, Schema]] = []
     for place, schema in _schemas(root):
         # `anyOf: [A, B]` and nothing else is a choice of whole shapes, and each can be closed
         beside = [key for key in schema if key in (*_IN_PLACE, "$ref", "$dynamicRef", "properties")]
@@ -201,8 +188,8 @@ def _list(schema: Mapping[str, Json], keyword: str) -> list[Json]:
 
 
 def _target(
-    schema: Mapping[str, Json], targets: Mapping[str, tuple[_Place, _Schema]]
-) -> list[tuple[_Place, _Schema]]:
+    schema: Mapping[str, Json], targets: Mapping[str, tuple[Place, Schema]]
+) -> list[tuple[Place, Schema]]:
     reference = schema.get("$ref")
     if not isinstance(reference, str):
         return []
@@ -213,8 +200,8 @@ def _target(
 # --------------------------------------------------------------------------------------- references
 
 
-def _check_references(tool: str, root: _Schema) -> None:
-    targets = {_pointer(place): (place, schema) for place, schema in _schemas(root)}
+def _check_references(tool: str, root: Schema) -> None:
+    targets = {pointer(place): (place, schema) for place, schema in _schemas(root)}
     for place, schema in _schemas(root):
         for keyword in ("$ref", "$dynamicRef", "$id", "$anchor", "$dynamicAnchor"):
             value = schema.get(keyword)
@@ -224,7 +211,7 @@ def _check_references(tool: str, root: _Schema) -> None:
                 raise SchemaError(
                     f"{keyword} {value!r} is not supported",
                     tool=tool,
-                    pointer=_pointer((*place, keyword)),
+                    pointer=pointer((*place, keyword)),
                     keyword=keyword,
                     hint="references must be to a part of the same schema, such as '#/$defs/Name'; "
                     "nothing is fetched",
@@ -233,17 +220,17 @@ def _check_references(tool: str, root: _Schema) -> None:
                 raise SchemaError(
                     f"$ref {value!r} points to no schema",
                     tool=tool,
-                    pointer=_pointer((*place, keyword)),
+                    pointer=pointer((*place, keyword)),
                     keyword=keyword,
                 )
         _check_descends(tool, place, schema, targets)
 
 
 def _check_descends(
-    tool: str, place: _Place, schema: _Schema, targets: Mapping[str, tuple[_Place, _Schema]]
+    tool: str, place: Place, schema: Schema, targets: Mapping[str, tuple[Place, Schema]]
 ) -> None:
     """A schema that reaches itself without going into a part of the value can never be decided."""
-    seen: set[_Place] = set()
+    seen: set[Place] = set()
     waiting = _here(place, schema, targets)
     while waiting:
         reached, inner = waiting.pop()
@@ -251,7 +238,7 @@ def _check_descends(
             raise SchemaError(
                 "its schema refers to itself without end",
                 tool=tool,
-                pointer=_pointer(place),
+                pointer=pointer(place),
                 keyword="$ref",
             )
         if reached not in seen:
@@ -260,14 +247,10 @@ def _check_descends(
 
 
 def _here(
-    place: _Place, schema: _Schema, targets: Mapping[str, tuple[_Place, _Schema]]
-) -> list[tuple[_Place, _Schema]]:
+    place: Place, schema: Schema, targets: Mapping[str, tuple[Place, Schema]]
+) -> list[tuple[Place, Schema]]:
     inside = [(place + step, child) for step, child in _children(schema) if step[0] in _IN_PLACE]
     return inside + _target(schema, targets)
-
-
-def _pointer(place: _Place) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place)
 
 
 def _short(text: str, limit: int = 200) -> str:

@@ -9,10 +9,12 @@ past calls are written into the text. Which of these are needed is found once pe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agentspec.chat.capabilities import MessageShape, call_message, probe
-from agentspec.chat.formats import WireFormat, detect, writes
+from agentspec.chat.derive import DERIVED
+from agentspec.chat.detect import detect
+from agentspec.chat.formats import WireFormat, writes
 from agentspec.chat.reshape import Reshaping
 from agentspec.chat.sandbox import PromptTemplate
 from agentspec.errors import ConfigError, TemplateError
@@ -73,14 +75,25 @@ class ChatTemplate:
 
     bos, eos:     spellings of those tokens, for templates that print them. A prompt that begins with bos
                   must not get another from the tokenizer.
+    ends:         spellings of the tokens that end a turn
     wire_format:  how calls are written; None finds it from the template
     """
 
-    def __init__(self, source: str, *, bos: str = "", eos: str = "", wire_format: WireFormat | None = None):
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos: str = "",
+        eos: str = "",
+        ends: Collection[str] = (),
+        wire_format: WireFormat | None = None,
+    ) -> None:
         """Raises TemplateError if `source` is not a Jinja template."""
         self._template = PromptTemplate(source, bos=bos, eos=eos)
         self._can = probe(self._template)
-        self.wire_format = detect(source) if wire_format is None else wire_format
+        if wire_format is None:
+            wire_format = detect(source, bos=bos, eos=eos, ends=ends)
+        self.wire_format = wire_format
 
     @property
     def shows_tools(self) -> bool:
@@ -92,7 +105,7 @@ class ChatTemplate:
 
     @property
     def _writes_format(self) -> bool:
-        return writes(self.wire_format, self._can.call_sample)
+        return self.wire_format.name == DERIVED or writes(self.wire_format, self._can.call_sample)
 
     def render(
         self,

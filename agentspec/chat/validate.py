@@ -12,14 +12,15 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import jsonschema
 from jsonschema.exceptions import best_match
 from referencing import Registry
 from referencing.jsonschema import Schema
 
-from agentspec.chat.schema import check_parameters, check_tool, closed_schema
+from agentspec.chat.keywords import upgraded
+from agentspec.chat.schema import check_document, check_parameters, check_tool, closed_document, closed_schema
 from agentspec.chat.strictjson import parse_json_strict, write_json
 from agentspec.errors import SchemaError
 from agentspec.types import BoundTool, InvalidCall, Json, ValidCall
@@ -28,6 +29,7 @@ __all__ = [
     "argument_fault",
     "check_tool",
     "compile_tool",
+    "document_fault",
     "parse_json_strict",
     "unknown_tool",
     "validate_call",
@@ -59,15 +61,9 @@ def argument_fault(tool: BoundTool, arguments: Mapping[str, Json]) -> str | None
 
     Raises SchemaError if the tool's own schema is broken.
     """
-    try:
-        for validator in _validators(tool):
-            error = best_match(validator.iter_errors(arguments))
-            if error is not None:
-                return _explain(error)
-    except RecursionError:
-        return "arguments: nested too deeply"
-    except ArithmeticError:
-        return "arguments: a number is out of range"
+    fault = _fault(_validators(tool), arguments, "arguments")
+    if fault is not None:
+        return fault
     if tool.check is None:
         return None
     try:
@@ -75,6 +71,19 @@ def argument_fault(tool: BoundTool, arguments: Mapping[str, Json]) -> str | None
     except ValueError as error:
         return _short(f"arguments: {error}")
     return None
+
+
+def document_fault(schema: Mapping[str, Json], text: str) -> str | None:
+    """Why a text is not one JSON document of this schema; None if it is.
+
+    Raises SchemaError, whose tool is the schema's title, if the schema is broken.
+    """
+    try:
+        value = parse_json_strict(text)
+    except ValueError as error:
+        return _short(f"document: {error}")
+    name = str(schema.get("title") or "response")
+    return _fault(_compile(name, write_json(schema), document=True), value, "document")
 
 
 def compile_tool(tool: BoundTool) -> None:
@@ -92,8 +101,24 @@ def unknown_tool(name: str, tools: Iterable[str]) -> str:
 
 # ---------------------------------------------------------------------------------------- validators
 
+_Validators: TypeAlias = tuple[jsonschema.Draft202012Validator, ...]
 
-def _validators(tool: BoundTool) -> tuple[jsonschema.Draft202012Validator, ...]:
+
+def _fault(validators: _Validators, value: Json, root: str) -> str | None:
+    """Why a value does not fit every schema; it is called `root`."""
+    try:
+        for validator in validators:
+            error = best_match(validator.iter_errors(value))
+            if error is not None:
+                return _explain(error, root)
+    except RecursionError:
+        return f"{root}: nested too deeply"
+    except ArithmeticError:
+        return f"{root}: a number is out of range"
+    return None
+
+
+def _validators(tool: BoundTool) -> _Validators:
     try:
         text = write_json(tool.parameters)
     except (RecursionError, TypeError, ValueError) as error:
@@ -102,12 +127,16 @@ def _validators(tool: BoundTool) -> tuple[jsonschema.Draft202012Validator, ...]:
 
 
 @lru_cache(maxsize=512)
-def _compile(name: str, text: str) -> tuple[jsonschema.Draft202012Validator, ...]:
+def _compile(name: str, text: str, *, document: bool = False) -> _Validators:
     # by text: a tool holds a mapping, so it cannot be hashed, and its id may come back for another
     given = json.loads(text)
-    check_parameters(name, given)
+    if document:
+        check_document(name, given)
+    else:
+        check_parameters(name, given)
+    given = upgraded(given)
     given.pop("$schema", None)
-    closed = closed_schema(given)
+    closed = closed_document(given) if document else closed_schema(given)
     # the schema as given too: inside `oneOf`, closing can make valid what was not
     return tuple(_validator(schema) for schema in ((closed,) if closed == given else (closed, given)))
 
@@ -143,8 +172,8 @@ def _is_date_time(value: object) -> bool:
 # ------------------------------------------------------------------------------------------- reasons
 
 
-def _explain(error: jsonschema.ValidationError) -> str:
-    place = "arguments" + error.json_path.removeprefix("$")
+def _explain(error: jsonschema.ValidationError, root: str) -> str:
+    place = root + error.json_path.removeprefix("$")
     wanted: Any = error.validator_value  # its kind is the keyword's
     value: Any = error.instance
     match error.validator:

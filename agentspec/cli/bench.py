@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import platform
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -17,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentspec.bench.options import BenchOptions
+from agentspec.cli.bench_output import progress, write
 from agentspec.cli.shared import (
     DraftModel,
     GpuLayers,
@@ -33,7 +31,7 @@ from agentspec.config import DEFAULT_MODEL
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from agentspec.bench.drafts import Findings, Report
+    from agentspec.bench.drafts import Findings
     from agentspec.bench.figures import Series
 
 __all__ = ["app", "drafts_command", "lines", "table"]
@@ -134,10 +132,15 @@ def drafts_command(
     started = time.perf_counter()
     with _random_draft(random_draft, draft_model, options) as useless:
         planned = plan(load_workload(), options, draft=draft_model, random_draft=useless)
-        with _progress(sum(stage.replies(rounds) for _, stages in planned for stage in stages)) as report:
-            findings = bench_drafts(planned, opener, options, report=report)
+        due = sum(stage.replies(rounds) for _, stages in planned for stage in stages)
+        with progress("replies") as report:
+
+            def told(stage: str, _: int, replies: int) -> None:
+                report("in all", due)
+                report(_shown(stage), replies)
+
+            findings = bench_drafts(planned, opener, options, report=told)
     result = {
-        "version": 1,
         **findings.as_json(),
         "model": model,
         "draft": draft_model,
@@ -147,15 +150,8 @@ def drafts_command(
         "seed": seed,
         "n_parallel": n_parallel,
         "ignore_costs": ignore_costs,
-        "platform": platform.platform(),
-        "seconds": round(time.perf_counter() - started, 1),
     }
-    if as_json is not None and str(as_json) == "-":
-        sys.stdout.write(json.dumps(result) + "\n")
-        return
-    _print(findings, options)
-    if as_json is not None:
-        as_json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(result, started, as_json, tables=_tables(findings, options), lines=lines(findings))
 
 
 @contextmanager
@@ -171,43 +167,12 @@ def _random_draft(given: str | None, draft: str | None, options: BenchOptions) -
         yield str(scrambled(ensure(draft), Path(folder) / "random.gguf"))
 
 
-@contextmanager
-def _progress(due: int) -> Iterator[Report]:
-    """One bar for the whole run, with the time that is left, on stderr; a line for each stage in a log."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description:<15}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left", style="progress.remaining"),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        task = bars.add_task("loading", total=due)
-
-        def report(stage: str, done: int, replies: int) -> None:
-            if done == 1 and not console.is_terminal:
-                console.print(f"{_shown(stage)}: {replies} replies")
-            bars.update(task, advance=1, description=_shown(stage))
-
-        yield report
-
-
-def _print(findings: Findings, options: BenchOptions) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False)
+def _tables(findings: Findings, options: BenchOptions) -> Iterator[Table]:
     parts = (("greedy", findings.greedy), (f"temperature {options.temperature:g}", findings.sampled))
     costs = ", costs ignored" if options.ignore_costs else ""
     for title, configs in parts:
         if configs is not None:
-            console.print(table(title + costs, configs))
-    for label, text in lines(findings):
-        console.print(Text.assemble((f"{label:<15}", "dim"), text), soft_wrap=True)
+            yield table(title + costs, configs)
 
 
 def table(title: str, configs: Mapping[str, Series]) -> Table:

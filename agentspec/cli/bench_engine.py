@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
-import platform
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentspec.bench.options import CacheBenchOptions, ConcurrencyOptions
+from agentspec.cli.bench_output import Lines, progress, write
 from agentspec.cli.shared import (
     DraftModel,
     GpuLayers,
@@ -32,7 +27,6 @@ from agentspec.config import DEFAULT_MODEL
 if TYPE_CHECKING:
     from agentspec.bench.cache import Findings as CacheFindings
     from agentspec.bench.concurrency import Findings
-    from agentspec.types import Json
 
 __all__ = ["cache_command", "concurrency_command"]
 
@@ -40,8 +34,6 @@ _CONCURRENCY = ConcurrencyOptions()
 _CACHE = CacheBenchOptions()
 _help = functools.partial(help_of, ConcurrencyOptions)
 _cache_help = functools.partial(help_of, CacheBenchOptions)
-
-_Lines: TypeAlias = Iterator[tuple[str, str]]
 
 
 class _Part(StrEnum):
@@ -104,12 +96,12 @@ def concurrency_command(
     if as_json is not None:
         check_writable(as_json)
     started = time.perf_counter()
-    with _progress() as report:
+    with progress("replies") as report:
         findings = bench_concurrency(
             model, draft_of(draft, model), soak_model, options, runtime, report=report
         )
     settings = {"model": model, "draft": draft_of(draft, model), "soak_model": soak_model, "rounds": rounds}
-    _write({**findings.as_json(), **settings}, started, as_json, concurrency_lines(findings))
+    write({**findings.as_json(), **settings}, started, as_json, lines=concurrency_lines(findings))
 
 
 def cache_command(
@@ -136,60 +128,13 @@ def cache_command(
     draft_model = draft_of(draft, model)
     started = time.perf_counter()
     paths = ensure(model), None if draft_model is None else ensure(draft_model)
-    with _progress() as report:
+    with progress("processes") as report:
         findings = bench_cache(*paths, options, runtime.model_dump(mode="json"), report=report)
     settings = {"model": model, "draft": draft_model, "agent": agent.value, "rounds": rounds}
-    _write({**findings.as_json(), **settings}, started, as_json, cache_lines(findings))
+    write({**findings.as_json(), **settings}, started, as_json, lines=cache_lines(findings))
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
-    """A bar for each part, on stderr; one line for each in a log."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description:<15}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(part: str, due: int) -> None:
-            if part not in tasks:
-                tasks[part] = bars.add_task(part, total=due)
-                if not console.is_terminal:
-                    console.print(f"{part}: {due} replies")
-            bars.update(tasks[part], advance=1)
-
-        yield report
-
-
-def _write(result: Mapping[str, Json], started: float, as_json: Path | None, lines: _Lines) -> None:
-    """Writes the findings where they were asked for, and shows them unless stdout is for JSON."""
-    from rich.console import Console
-    from rich.text import Text
-
-    result = {
-        "version": 1,
-        **result,
-        "platform": platform.platform(),
-        "seconds": round(time.perf_counter() - started, 1),
-    }
-    if as_json is not None and str(as_json) == "-":
-        sys.stdout.write(json.dumps(result) + "\n")
-        return
-    console = Console(highlight=False)
-    for label, text in lines:
-        console.print(Text.assemble((f"{label:<15}", "dim"), text), soft_wrap=True)
-    if as_json is not None:
-        as_json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-
-
-def concurrency_lines(findings: Findings) -> _Lines:
+def concurrency_lines(findings: Findings) -> Lines:
     """What was found: what each line is about, and what it says."""
     from statistics import median
 
@@ -211,7 +156,7 @@ def concurrency_lines(findings: Findings) -> _Lines:
             yield "", f"memory {soak.rss_start_mb:.0f} MB after a tenth, {soak.rss_end_mb:.0f} MB at the end"
 
 
-def cache_lines(findings: CacheFindings) -> _Lines:
+def cache_lines(findings: CacheFindings) -> Lines:
     """What was found: what each line is about, and what it says."""
     from statistics import median
 

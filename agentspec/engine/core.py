@@ -288,7 +288,11 @@ class Core:
         inside = self._target.decode_seconds - inside
         if spans:
             n_tokens = sum(len(span.tokens) for span in spans)
-            self._planner.passed(self._costs.record(n_tokens, seconds))
+            self._costs.record(n_tokens, seconds)
+        n_drafting = sum(entry.plan is not None and self._wanted(entry.sequence) > 0 for entry in entries)
+        if n_drafting and self._costs.target.known:
+            # what they would take undrafted: prompts and other replies earn no time for probes
+            self._planner.passed(self._costs.target.seconds(n_drafting))
         for entry, before in zip(entries, held, strict=True):
             after = len(self._target.tokens(entry.sequence.slot))
             if after > before:

@@ -108,7 +108,7 @@ class Planner:
                 self._survival.learn(cell, accepted=index < accepted)
 
     def passed(self, seconds: float) -> None:
-        """A pass took so long; a share of it may be spent on probes."""
+        """Replies that draft would have taken so long for a token each; a share of it may go to probes."""
         most = 4.0 * self._costs.target.seconds(8)
         self._spare = max(self._spare, min(self._spare + _PROBES * seconds, most))
 

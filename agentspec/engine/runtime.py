@@ -246,10 +246,11 @@ def _load(spec: RuntimeSpec) -> Runtime:
         draft_path = None if spec.draft is None else ensure(spec.draft)
         target = stack.enter_context(Model.load(target_path, spec.target))
         source = template_source(target.chat_template, spec.chat_template)
-        wire = formats.by_name(spec.wire_format) if spec.wire_format else formats.detect(source)
         vocab = target.vocab
         bos, eos = _spelling(vocab, vocab.bos_id), _spelling(vocab, vocab.eos_id)
-        template = ChatTemplate(source, bos=bos, eos=eos, wire_format=wire)
+        ends = [_spelling(vocab, token) for token in sorted(vocab.end_ids)]
+        wire = formats.by_name(spec.wire_format) if spec.wire_format else None
+        template = ChatTemplate(source, bos=bos, eos=eos, ends=ends, wire_format=wire)
         context = stack.enter_context(
             Context(
                 target,
@@ -284,7 +285,7 @@ def _load(spec: RuntimeSpec) -> Runtime:
         engine=Engine(core, max_waiting=spec.max_waiting, on_close=freeing.close),
         vocab=vocab,
         template=template,
-        wire_format=wire,
+        wire_format=template.wire_format,
         n_ctx=context.n_ctx,
         bos_id=vocab.bos_id if vocab.add_bos else None,
         turn_end_id=vocab.eos_id if vocab.eot_id is None else vocab.eot_id,

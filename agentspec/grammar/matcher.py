@@ -24,7 +24,7 @@ from agentspec.errors import GrammarError
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.types import IdArray, Matcher
 
-__all__ = ["CompiledGrammar", "Grammar", "GrammarMatcher", "unpacked"]
+__all__ = ["CompiledGrammar", "Grammar", "GrammarMatcher", "fault_of", "unpacked"]
 
 _SPECIAL = re.compile(rb"\xff\[(\d+)\]")  # how llguidance writes a special token in forced bytes
 _FEW_BYTES = 1000  # of a mask, 8 tokens each
@@ -161,9 +161,14 @@ def unpacked(mask: bytes, n_tokens: int) -> IdArray:
     return ids
 
 
+def fault_of(native: llguidance.LLMatcher) -> str | None:
+    """Why a matcher cannot be used; None if it can."""
+    return _reason(native) if native.is_error() else None
+
+
 def _check(native: llguidance.LLMatcher) -> None:
-    if native.is_error():
-        raise GrammarError(_reason(native))
+    if (fault := fault_of(native)) is not None:
+        raise GrammarError(fault)
 
 
 def _reason(native: llguidance.LLMatcher) -> str:

@@ -20,24 +20,27 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from agentspec.chat.formats.base import WireFormat
-from agentspec.chat.schema import closed_document, closed_schema
-from agentspec.errors import GrammarError, SchemaError
+from agentspec.chat.formats.base import Hole, WireFormat
+from agentspec.errors import GrammarError
+from agentspec.grammar.enforce import enforceable_document, enforceable_tool, schema_error, title_of
 from agentspec.grammar.following import FollowingGrammar
 from agentspec.grammar.habits import Habits, Lesson
 from agentspec.grammar.loose import LooseGrammar
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.order import Orders, in_order
+from agentspec.grammar.tagged import tagged_rules
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import BracketTrigger, HeadTrigger, MarkerTrigger, Trigger, TriggeredGrammar
 from agentspec.types import BoundTool, Json, NamedTool, ToolChoice
 
-__all__ = ["compile_json", "compile_reply", "follow_json", "follow_reply"]
+__all__ = ["compile_arguments", "compile_json", "compile_reply", "follow_json", "follow_reply"]
 
 _TIGHT = (", ", ": ")
 _COMPACT = (",", ":")
+_SPECIAL = re.compile(
+    r"(<[^<>\s]+>|\[[A-Z_]+\])"
+)  # how special tokens are spelled: <tool_call>, [TOOL_CALLS]
 _FENCE = "\n```"  # what closes a fenced block
-_KEYWORD = re.compile(r"""["']([A-Za-z$]+)["']""")
 
 
 def compile_reply(
@@ -52,7 +55,8 @@ def compile_reply(
     """The grammar of a reply; None where every text is legal.
 
     parallel: whether one reply may hold several calls; a named tool is called once in any case.
-    Raises SchemaError naming the tool whose schema the grammar engine cannot take.
+    A schema that the engine does not take whole is enforced as far as can be (`agentspec.grammar.superset`).
+    Raises SchemaError naming the tool whose schema it takes in no form.
     """
     if choice == "none" or not tools:
         return None
@@ -69,6 +73,15 @@ def compile_reply(
             fenced = CompiledGrammar(tokenizer, writer.fenced())
             triggers.append(HeadTrigger(tokenizer, writer.heads(), bare=bare, fenced=fenced))
     return TriggeredGrammar(triggers) if triggers else None
+
+
+def compile_arguments(tokenizer: GrammarTokenizer, tool: BoundTool) -> CompiledGrammar:
+    """The grammar of one tool's arguments. Raises SchemaError naming the tool."""
+    rule = _json_rule(enforceable_tool(tool).schema, _TIGHT)
+    try:
+        return CompiledGrammar(tokenizer, f"start: {rule}\n")
+    except GrammarError as error:
+        raise schema_error(tool.name, error) from error
 
 
 def follow_reply(
@@ -172,16 +185,17 @@ class _Writer:
 
     def reply(self, orders: Orders = ()) -> str:
         """A reply in the family's envelope. orders: of the arguments' keys, where not the schema's."""
-        begin, end = _text(self._tokenizer, self._wire.begin), _text(self._tokenizer, self._wire.end)
-        return self._lark([f"start: {self._several('call')}", f"call: {begin} object {end}"], orders)
+        wire = self._wire
+        first, last = wire.opening + wire.begin, wire.end + wire.closing
+        return self._lark([f"start: {self._several(first, wire.end, wire.begin, last)}"], orders)
 
     def bare(self, orders: Orders = ()) -> str:
         """A reply of bare objects."""
-        return self._lark([f"start: {self._several('object')}"], orders)
+        return self._lark([f"start: {self._several()}"], orders)
 
     def fenced(self, orders: Orders = ()) -> str:
         """A reply of bare objects in a fence, which it closes."""
-        return self._lark([f"start: {self._several('object')} {_quote(_FENCE)}"], orders)
+        return self._lark([f"start: {self._several(last=_FENCE)}"], orders)
 
     def heads(self) -> list[str]:
         """Each tool's object up to its name."""
@@ -194,32 +208,50 @@ class _Writer:
             yield
         except GrammarError:
             for tool in self._tools:
-                try:
-                    CompiledGrammar(
-                        self._tokenizer, f"start: {_json_rule(closed_schema(tool.parameters), _TIGHT)}\n"
-                    )
-                except GrammarError as error:
-                    raise _schema_error(tool.name, error) from error
+                compile_arguments(self._tokenizer, tool)
             raise
+
+    def _around(self, tool: BoundTool, arguments: str) -> str:
+        """A call of a tool, given the name of its arguments' rule."""
+        wire, (comma, colon) = self._wire, self._separators
+        if wire.after_name:
+            named = [*wire.before_name, tool.name, *wire.after_name]
+            return " ".join([*(self._part(part) for part in named), arguments])
+        head = f"{self._head(tool)[1:]}{comma}{json.dumps(wire.arguments_key)}{colon}"
+        before, after = [_quote("{" + head)], [_quote("}")]
+        if (own := wire.json_id) is not None:
+            key, hole = f'{json.dumps(own.key)}{colon}"', self._part(own.value)
+            if own.first:
+                before = [_quote("{" + key), hole, _quote('"' + comma + head)]
+            else:
+                after = [_quote(comma + key), hole, _quote('"}')]
+        return " ".join([*before, arguments, *after])
+
+    def _part(self, part: str | Hole) -> str:
+        return _text(self._tokenizer, part) if isinstance(part, str) else f"/{part.pattern}/"
 
     def _head(self, tool: BoundTool) -> str:
         head = {self._wire.name_key: tool.name}
         return json.dumps(head, ensure_ascii=False, separators=self._separators)[:-1]
 
-    def _several(self, rule: str) -> str:
-        between = _text(self._tokenizer, self._wire.between)
-        return f"{rule} ({between} {rule})*" if self._parallel else rule
+    def _several(self, first: str = "", end: str = "", begin: str = "", last: str = "") -> str:
+        """One call or more, with the text around all of them and around each."""
+        # what stands between two is one text: the engine's lexer does not go back within one
+        between = _text(self._tokenizer, end + self._wire.between + begin)
+        more = f"({between} object)*" if self._parallel else ""
+        return f"{_text(self._tokenizer, first)} object {more} {_text(self._tokenizer, last)}"
 
     def _lark(self, rules: list[str], orders: Orders) -> str:
-        comma, colon = self._separators
         rules.append("object: " + " | ".join(f"tool_{index}" for index in range(len(self._tools))))
         for index, tool in enumerate(self._tools):
-            head = f"{self._head(tool)}{comma}{json.dumps(self._wire.arguments_key)}{colon}"
-            rules.append(f'tool_{index}: {_quote(head)} args_{index} "}}"')
+            rules.append(f"tool_{index}: {self._around(tool, f'args_{index}')}")
             keys = [order for name, order in orders if name == tool.name]
-            rules.append(
-                f"args_{index}: {_json_rule(closed_schema(tool.parameters), self._separators, keys)}"
-            )
+            schema = enforceable_tool(tool).schema
+            if self._wire.tags is None:
+                rules.append(f"args_{index}: {_json_rule(schema, self._separators, keys)}")
+            else:
+                terms = functools.partial(_text, self._tokenizer)
+                rules += tagged_rules(f"args_{index}", in_order(schema, keys), self._wire.tags, terms)
         return _options(self._spelling) + "\n".join(rules) + "\n"
 
 
@@ -228,7 +260,7 @@ def _options(spelling: str) -> str:
 
 
 def _document(schema: Mapping[str, Json], then: str, separators: tuple[str, str], orders: Orders = ()) -> str:
-    rule = _json_rule(closed_document(schema), separators, [order for _, order in orders])
+    rule = _json_rule(enforceable_document(schema).schema, separators, [order for _, order in orders])
     return f"start: document {_quote(then) if then else ''}\ndocument: {rule}\n"
 
 
@@ -246,7 +278,7 @@ def _blaming_document(schema: Mapping[str, Json]) -> Iterator[None]:
     try:
         yield
     except GrammarError as error:
-        raise _schema_error(str(schema.get("title") or "response"), error) from error
+        raise schema_error(title_of(schema), error) from error
 
 
 def _text(tokenizer: GrammarTokenizer, text: str) -> str:
@@ -255,25 +287,20 @@ def _text(tokenizer: GrammarTokenizer, text: str) -> str:
 
 
 def _terms(tokenizer: GrammarTokenizer, text: str) -> Iterable[str]:
-    for index, part in enumerate(re.split(r"(<[^<>\s]+>)", text)):
-        if not part:
+    quoted = ""  # in one piece: see `_Writer._several`
+    for index, part in enumerate(_SPECIAL.split(text)):
+        token = tokenizer.vocab.special_id(part) if index % 2 else None
+        if token is None:
+            quoted += part
             continue
-        if index % 2 and (token := tokenizer.vocab.special_id(part)) is not None:
-            yield f"<[{token}]>"
-        else:
-            yield _quote(part)
+        if quoted:
+            yield _quote(quoted)
+        quoted = ""
+        yield f"<[{token}]>"
+    if quoted:
+        yield _quote(quoted)
 
 
 def _quote(text: str) -> str:
     """A Lark string literal; its escapes are JSON's."""
     return json.dumps(text, ensure_ascii=True)
-
-
-def _schema_error(name: str, error: GrammarError) -> SchemaError:
-    words = _KEYWORD.findall(error.message)
-    return SchemaError(
-        f"its JSON Schema cannot be enforced: {error.message}",
-        tool=name,
-        keyword=words[0] if words else "",
-        hint="rewrite that part of the schema, or bind the model without this tool",
-    )

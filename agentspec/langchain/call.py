@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 
 from agentspec.chat.parser import ReplyParser
+from agentspec.chat.validate import document_fault
 from agentspec.engine.request import Request, Step
 from agentspec.errors import ConfigError
+from agentspec.grammar.enforce import check_enforced, enforceable_document, enforceable_tool, title_of
 from agentspec.langchain.convert import recent_texts, to_turns, with_instructions
 from agentspec.langchain.errors import translated
 from agentspec.langchain.options import CallOptions
 from agentspec.langchain.reply import ReplyBuilder
 from agentspec.langchain.structured import ResponseFormat
 from agentspec.langchain.tools import OpenAITool, bound_tools, to_choice
-from agentspec.types import BoundTool, Matcher, ToolChoice
+from agentspec.types import BoundTool, Json, Matcher, ToolChoice
 
 if TYPE_CHECKING:
     from agentspec.engine.runtime import Runtime
@@ -42,7 +45,16 @@ class Call:
 
     runtime: Runtime
     request: Request
-    reply: ReplyBuilder
+    new_reply: Callable[[int], ReplyBuilder]  # takes how many replies were thrown away before
+    max_resamples: int = 0
+    document: Mapping[str, Json] | None = None  # what the whole reply is to fit, where it is no call
+    reply: ReplyBuilder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._first = self.request.generation
+        self._started = time.perf_counter()
+        self._resampled = 0
+        self.reply = self.new_reply(0)
 
     def submit(self) -> Stream:
         """Hands the request to the engine. Raises PromptTooLongError, QueueFullError, EngineClosedError."""
@@ -59,6 +71,36 @@ class Call:
     def end(self, stream: Stream) -> list[ChatGenerationChunk]:
         """The chunks that the end completes, the last one with the metadata."""
         return _generations(self.reply.finish(stream.result))
+
+    def again(self, stream: Stream) -> bool:
+        """After `end`: whether the reply is to be thrown away and another one submitted.
+
+        That is rejection sampling (von Neumann, 1951): a reply that fits its schema has the probability it
+        has under the law, given that the reply fits. A reply that was cut is not thrown away, since whether
+        it would have come to fit is not known; nor is the last one that `max_resamples` allows.
+        """
+        if self._resampled >= self.max_resamples or self.request.sampling.temperature == 0.0:
+            return False
+        if stream.result.finish_reason != "stop" or not self._misfits():
+            return False
+        timeout = self._first.timeout
+        if timeout is not None:
+            timeout -= time.perf_counter() - self._started
+            if timeout <= 0.0:
+                return False
+        self._resampled += 1
+        seed = self._first.seed
+        if seed is not None:
+            seed = _derived(seed, self._resampled)
+        generation = self._first.model_copy(update={"seed": seed, "timeout": timeout})
+        self.request = replace(self.request, generation=generation)
+        self.reply = self.new_reply(self._resampled)
+        return True
+
+    def _misfits(self) -> bool:
+        if self.document is not None:
+            return document_fault(self.document, self.reply.text) is not None
+        return self.reply.has_invalid
 
 
 def prepare(
@@ -97,12 +139,20 @@ def prepare(
         texts=recent_texts(turns),
         n_stable=runtime.stable_prefix(turns, bound, prompt),
     )
-    reply = ReplyBuilder(
-        ReplyParser(runtime.format, bound, choice, parallel=options.tools.parallel_tool_calls),
-        model_name=runtime.name,
-        prompt_tokens=len(prompt),
+    parallel = options.tools.parallel_tool_calls
+
+    def new_reply(resampled: int) -> ReplyBuilder:
+        parser = ReplyParser(runtime.format, bound, choice, parallel=parallel)
+        return ReplyBuilder(parser, model_name=runtime.name, prompt_tokens=len(prompt), resampled=resampled)
+
+    enforced = law.startswith("enforce")
+    return Call(
+        runtime=runtime,
+        request=request,
+        new_reply=new_reply,
+        max_resamples=options.law.max_resamples if enforced else 0,
+        document=wanted.schema if enforced and wanted is not None else None,
     )
-    return Call(runtime=runtime, request=request, reply=reply)
 
 
 def _law(
@@ -123,11 +173,21 @@ def _law(
         if wanted is not None:
             return grammar, runtime.schema_follower(wanted.schema)
         return grammar, runtime.reply_follower(tools, choice, parallel=parallel)
+    if options.law.unsupported == "error":
+        if wanted is not None:
+            check_enforced(title_of(wanted.schema), enforceable_document(wanted.schema))
+        for tool in tools:
+            check_enforced(tool.name, enforceable_tool(tool))
     if wanted is not None:
         matcher = runtime.schema_matcher(wanted.schema, spelling=spelling)
     else:
         matcher = runtime.reply_matcher(tools, choice, spelling=spelling, parallel=parallel)
     return "off" if matcher is None else f"enforce:{spelling}", matcher
+
+
+def _derived(seed: int, resampled: int) -> int:
+    """The seed of the reply that follows so many that were thrown away."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{resampled}".encode()).digest()[:8])
 
 
 def _tool_set(tools: Sequence[BoundTool], wanted: ResponseFormat | None, options: CallOptions) -> str:

@@ -36,7 +36,7 @@ from agentspec.langchain.structured import (
     StructuredOutputParser,
     with_parser,
 )
-from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, to_choice
+from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, sound_tools, to_choice
 
 __all__ = ["ChatAgentSpec"]
 
@@ -72,7 +72,7 @@ class ChatAgentSpec(ConfiguredChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._prepare(messages, stop, kwargs)
-        for _ in _chunks(call):
+        for _ in _chunks(call, sent=False):
             pass
         return _result(call)
 
@@ -85,7 +85,7 @@ class ChatAgentSpec(ConfiguredChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = await asyncio.to_thread(self._prepare, messages, stop, kwargs)
-        async with aclosing(_achunks(call)) as chunks:
+        async with aclosing(_achunks(call, sent=False)) as chunks:
             async for _ in chunks:
                 pass
         return _result(call)
@@ -140,19 +140,21 @@ class ChatAgentSpec(ConfiguredChatModel):
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """The model with tools to call.
 
-        tools: functions, BaseTools, pydantic models, TypedDicts, and dicts in OpenAI, Anthropic or
-            JSON-Schema form. Of several with one name the last wins.
+        tools: functions, BaseTools, pydantic models, TypedDicts, and dicts in OpenAI, Anthropic, MCP or
+            JSON-Schema form. Of several with one name the last wins. One whose schema cannot be used is
+            left out, and a warning names it.
         tool_choice: None or "auto" lets the model decide; "any", "required" or True makes it call;
             "none" forbids it; a tool's name, or a dict naming it, makes it call that one.
         strict: without effect. Arguments always fit the tool's whole schema, or the call is not valid.
         parallel_tool_calls: whether one reply may hold several calls.
         kwargs: options that can be given per call.
 
-        Raises SchemaError naming the tool whose schema cannot be used, ConfigError for what is not a tool
-        or a choice of one that is not bound.
+        Raises SchemaError naming the tool where none is left, or where `unsupported="error"` refuses one;
+        ConfigError for what is not a tool, or a choice of one that is not bound.
         """
         check_names(kwargs, _CALL_ARGUMENTS)
-        bound = bound_tools(cast(Sequence[ToolLike], tools))
+        unsupported = kwargs.get("unsupported") or self.unsupported
+        bound = sound_tools(cast(Sequence[ToolLike], tools), whole=unsupported == "error")
         choice = to_choice(tool_choice, [tool.bound.name for tool in bound])
         arguments: dict[str, object] = {"tools": bound, **kwargs}
         if tool_choice is not None:
@@ -272,28 +274,46 @@ class ChatAgentSpec(ConfiguredChatModel):
         return self
 
 
-def _chunks(call: Call) -> Iterator[ChatGenerationChunk]:
-    stream = call.submit()
-    try:
-        with translated():
-            for step in stream:
-                yield from call.take(step)
-        yield from call.end(stream)
-    finally:
-        stream.close()  # also when the consumer went away, or pressed Ctrl-C
+def _chunks(call: Call, *, sent: bool = True) -> Iterator[ChatGenerationChunk]:
+    """The chunks of a reply.
+
+    sent: whether they go to the user as they come: a reply that has begun cannot be taken back then
+    """
+    while True:
+        begun = False
+        stream = call.submit()
+        try:
+            with translated():
+                for step in stream:
+                    for chunk in call.take(step):
+                        begun = sent
+                        yield chunk
+            last = call.end(stream)
+            if begun or not call.again(stream):
+                yield from last
+                return
+        finally:
+            stream.close()  # also when the consumer went away, or pressed Ctrl-C
 
 
-async def _achunks(call: Call) -> AsyncGenerator[ChatGenerationChunk]:
-    stream = call.submit()
-    try:
-        with translated():
-            async for step in stream:
-                for chunk in call.take(step):
+async def _achunks(call: Call, *, sent: bool = True) -> AsyncGenerator[ChatGenerationChunk]:
+    """`_chunks`, on the event loop."""
+    while True:
+        begun = False
+        stream = call.submit()
+        try:
+            with translated():
+                async for step in stream:
+                    for chunk in call.take(step):
+                        begun = sent
+                        yield chunk
+            last = call.end(stream)
+            if begun or not call.again(stream):
+                for chunk in last:
                     yield chunk
-        for chunk in call.end(stream):
-            yield chunk
-    finally:
-        stream.close()
+                return
+        finally:
+            stream.close()
 
 
 def _result(call: Call) -> ChatResult:

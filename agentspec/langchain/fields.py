@@ -111,7 +111,9 @@ class ConfiguredChatModel(BaseChatModel):
         default=None, description="A Jinja chat template, in place of the model's own."
     )
     wire_format: str | None = Field(
-        default=None, description="How the model writes calls, where it cannot be told from the model."
+        default=None,
+        description="How the model writes calls, where that cannot be told from its template: a name, or "
+        "'package.module:NAME' for a format of your own (docs/formats.md).",
     )
 
     temperature: float = inherit(SamplingOptions, "temperature")
@@ -131,6 +133,8 @@ class ConfiguredChatModel(BaseChatModel):
     logprobs: bool = inherit(GenerationOptions, "logprobs")
     grammar: Literal["enforce", "propose", "off"] = inherit(LawOptions, "grammar")
     spelling: Literal["canonical", "any"] = inherit(LawOptions, "spelling")
+    unsupported: Literal["superset", "error"] = inherit(LawOptions, "unsupported")
+    max_resamples: int = inherit(LawOptions, "max_resamples")
     draft_sources: tuple[str, ...] = inherit(DraftOptions, "sources")
     agent: str = inherit(DraftOptions, "agent")
     max_block: int = inherit(DraftOptions, "max_block")

@@ -44,9 +44,13 @@ class ReplyBuilder:
     """Takes a reply's bytes, and gives chunks while they come or the message at the end.
 
     Either send on what `feed` and `finish` return (streaming), or leave it and ask for `message()`.
+
+    resampled: how many replies were thrown away before this one
     """
 
-    def __init__(self, parser: ReplyParser, *, model_name: str, prompt_tokens: int) -> None:
+    def __init__(
+        self, parser: ReplyParser, *, model_name: str, prompt_tokens: int, resampled: int = 0
+    ) -> None:
         self._parser = parser
         self._model_name = model_name
         self._prompt_tokens = prompt_tokens
@@ -55,6 +59,17 @@ class ReplyBuilder:
         self._invalid: list[InvalidToolCall] = []
         self._logprobs: list[dict[str, object]] = []
         self._result: Result | None = None
+        self._resampled = resampled
+
+    @property
+    def text(self) -> str:
+        """The text so far, without calls."""
+        return "".join(self._text)
+
+    @property
+    def has_invalid(self) -> bool:
+        """Whether a call so far is not valid."""
+        return bool(self._invalid)
 
     def add_logprobs(self, pieces: Sequence[bytes], logprobs: Sequence[float]) -> None:
         """Takes the log-probabilities of tokens, for the metadata: one entry each, in OpenAI's form."""
@@ -96,7 +111,7 @@ class ReplyBuilder:
         if result is None:
             raise RuntimeError("the reply has not finished")
         return AIMessage(
-            content="".join(self._text),
+            content=self.text,
             tool_calls=self._calls,
             invalid_tool_calls=self._invalid,
             usage_metadata=self._usage(result),
@@ -139,6 +154,8 @@ class ReplyBuilder:
     def _metadata(self, result: Result) -> dict[str, object]:
         reason = result.finish_reason
         statistics: dict[str, Json] = dict(result.trace.as_json())
+        if self._resampled:
+            statistics["resampled"] = self._resampled
         if self._invalid:
             statistics["invalid_tool_calls"] = [
                 {

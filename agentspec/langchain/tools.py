@@ -2,12 +2,13 @@
 
 The grammar and the validator get each tool's **full** schema. LangChain's OpenAI form of it loses things:
 recursive models become `{}`, discriminators keep dead references, `strict=True` closes open maps. It must
-not know messages, grammars or models.
+not know messages or models, nor how grammars are made.
 """
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, cast
 
@@ -20,13 +21,22 @@ from typing_extensions import is_typeddict
 
 from agentspec.chat.validate import check_tool
 from agentspec.errors import ConfigError, SchemaError
+from agentspec.grammar.enforce import check_enforced, enforceable_tool
 from agentspec.types import BoundTool, Json, NamedTool, ToolChoice
 
-__all__ = ["OpenAITool", "ToolLike", "bound_tools", "choice_as_openai", "single_tool", "to_choice"]
+__all__ = [
+    "OpenAITool",
+    "ToolLike",
+    "bound_tools",
+    "choice_as_openai",
+    "single_tool",
+    "sound_tools",
+    "to_choice",
+]
 
 ToolLike: TypeAlias = "Mapping[str, object] | type | Callable[..., object] | BaseTool"
 """A tool as users write it: a BaseTool, a function, a pydantic model (v2 or v1), a TypedDict, or a dict in
-OpenAI, Anthropic or Bedrock form, or a JSON Schema with a title."""
+OpenAI, Anthropic, MCP or Bedrock form, or a JSON Schema with a title."""
 
 _EMPTY: Mapping[str, Json] = {"type": "object", "properties": {}}
 
@@ -58,6 +68,33 @@ class _Validated(Protocol):
 
     @classmethod
     def parse_obj(cls, obj: object) -> object: ...
+
+
+def sound_tools(tools: Sequence[ToolLike], *, whole: bool) -> list[OpenAITool]:
+    """`bound_tools`, but for those whose schema is broken or cannot be enforced: a warning names each.
+
+    whole: whether a schema has to be enforced whole
+
+    Raises SchemaError where no tool is left, and where one is not enforced whole that has to be; ConfigError
+    for what is not a tool.
+    """
+    sound: list[OpenAITool] = []
+    refused: list[SchemaError] = []
+    for tool in tools:
+        try:
+            converted = tool if isinstance(tool, OpenAITool) else OpenAITool(single_tool(tool))
+            found = enforceable_tool(converted.bound)
+        except SchemaError as error:
+            refused.append(error)
+            continue
+        if whole:
+            check_enforced(converted.bound.name, found)
+        sound.append(converted)
+    if refused and (whole or not sound):
+        raise refused[0]
+    for fault in refused:
+        warnings.warn(f"not bound: {fault}", UserWarning, stacklevel=3)
+    return bound_tools(sound)
 
 
 def bound_tools(tools: Sequence[ToolLike]) -> list[OpenAITool]:
@@ -178,7 +215,10 @@ def _from_mapping(tool: Mapping[str, object]) -> BoundTool:
     match tool:
         case {"type": "function", "function": {"name": str()} as function}:
             return _from_openai(cast(Mapping[str, object], function))
-        case {"name": str(), "input_schema": Mapping() as schema}:
+        case {"name": str(), "input_schema": Mapping() as schema} | {
+            "name": str(),
+            "inputSchema": Mapping() as schema,
+        }:
             return _from_openai({**tool, "parameters": schema})
         case {"name": str()} if tool.get("type", "function") == "function":
             return _from_openai(tool)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentspec import ChatAgentSpec
-from agentspec.chat import formats
+from agentspec.chat.detect import detect
 from agentspec.chat.template import template_source
 from agentspec.grammar.reply import follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
@@ -38,7 +38,7 @@ class Conversations(Requests):
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
-        wire_format = formats.detect(template_source(model.chat_template))
+        wire_format = detect(template_source(model.chat_template))
         grammar = follow_reply(
             GrammarTokenizer(model.vocab), wire_format, TOOLS, "auto", end=model.vocab.eot_id, parallel=False
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentspec.chat import formats
+from agentspec.chat.detect import detect
 from agentspec.chat.template import ChatTemplate, template_source
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
 from agentspec.drafts.base import Draft
@@ -47,7 +47,7 @@ class Requests:
     def __init__(self, model: Model) -> None:
         self.vocab = model.vocab
         source = template_source(model.chat_template)
-        self._format = formats.detect(source)
+        self._format = detect(source)
         self._template = ChatTemplate(source, wire_format=self._format)
         self._grammar = compile_reply(
             GrammarTokenizer(model.vocab), self._format, TOOLS, "required", parallel=False

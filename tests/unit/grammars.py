@@ -65,6 +65,10 @@ def call(name: str, arguments: Json) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+IMPOSSIBLE: dict[str, Json] = {"type": "integer", "minimum": 5, "maximum": 3}
+"""What no value fits."""
+
+
 def closed(properties: dict[str, Json]) -> dict[str, Json]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentspec.chat.formats import HERMES, LLAMA3, by_name, detect, render_call, render_calls
+from agentspec.chat.detect import detect
+from agentspec.chat.formats import HERMES, LLAMA3, by_name, render_call, render_calls
 from agentspec.chat.sandbox import PromptTemplate
 from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate, template_source
 from agentspec.errors import ConfigError, TemplateError

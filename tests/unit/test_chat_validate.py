@@ -8,9 +8,10 @@ from typing import cast
 
 import pytest
 
+from agentspec.chat.keywords import upgraded
 from agentspec.chat.schema import check_tool, closed_schema
 from agentspec.chat.strictjson import parse_json_strict, plain, write_json
-from agentspec.chat.validate import argument_fault, compile_tool, validate_call
+from agentspec.chat.validate import argument_fault, compile_tool, document_fault, validate_call
 from agentspec.errors import SchemaError
 from agentspec.types import BoundTool, InvalidCall, Json, ValidCall
 
@@ -294,3 +295,59 @@ def test_the_tools_own_check_has_the_last_word() -> None:
 def test_tools_of_one_name_do_not_share_a_validator() -> None:
     assert argument_fault(tool(A), {"a": ""}) is None
     assert argument_fault(tool(B), {"a": ""}) is not None
+
+
+# ------------------------------------------------------------------------------------------ older drafts
+
+
+def within(schema: Json) -> dict[str, Json]:
+    return {"properties": {"items": {"anyOf": [schema]}}}
+
+
+@pytest.mark.parametrize(
+    ("older", "same"),
+    [
+        ({"minimum": 1, "exclusiveMinimum": True}, {"exclusiveMinimum": 1}),
+        ({"maximum": 9, "exclusiveMaximum": False}, {"maximum": 9}),
+        ({"exclusiveMinimum": True}, {}),
+        ({"exclusiveMaximum": 3}, {"exclusiveMaximum": 3}),
+        ({"items": [{"minimum": 0, "exclusiveMinimum": True}]}, {"prefixItems": [{"exclusiveMinimum": 0}]}),
+        ({"items": [{}], "additionalItems": False}, {"prefixItems": [{}], "items": False}),
+        ({"items": {}, "additionalItems": False}, {"items": {}}),
+        (
+            {"dependencies": {"a": ["b"], "c": {"required": ["d"]}}},
+            {"dependentRequired": {"a": ["b"]}, "dependentSchemas": {"c": {"required": ["d"]}}},
+        ),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_forms_of_older_drafts_are_read(older: dict[str, Json], same: dict[str, Json], inside: bool) -> None:
+    """As the draft that they come from means them; whatever else is said keeps its meaning."""
+    if inside:
+        older, same = within(older), within(same)
+    given = json.dumps(older)
+    assert upgraded(older) == same
+    assert json.dumps(older) == given
+    check_tool(BoundTool("f", "", {"type": "object", "properties": {"x": older}}))
+
+
+def test_a_call_is_held_to_a_schema_of_an_older_draft() -> None:
+    pages: dict[str, Json] = {"type": "integer", "minimum": 0, "exclusiveMinimum": True}
+    tool = BoundTool("f", "", {"type": "object", "properties": {"pages": pages}})
+    assert isinstance(validate_call({"f": tool}, "f", '{"pages": 1}'), ValidCall)
+    assert isinstance(validate_call({"f": tool}, "f", '{"pages": 0}'), InvalidCall)
+
+
+# -------------------------------------------------------------------------------------------- documents
+
+
+def test_a_document_need_not_be_an_object() -> None:
+    numbers: dict[str, Json] = {"type": "array", "items": {"type": "integer"}}
+    assert document_fault(numbers, "[1, 2]") is None
+    assert document_fault(numbers, '[1, "a"]') == "document[1]: expected integer, got string"
+    assert str(document_fault(numbers, "[1,")).startswith("document: ")
+    point: dict[str, Json] = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    assert document_fault(point, '{"x": 1}') is None
+    assert document_fault(point, '{"x": 1, "y": 2}') == "document: unexpected 'y'; the keys are: x"
+    with pytest.raises(SchemaError, match="'response'"):
+        document_fault({"type": "strnig"}, "1")

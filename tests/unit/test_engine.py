@@ -367,6 +367,19 @@ def test_every_reply_has_a_block_in_every_pass() -> None:
     assert target.passes == 1
 
 
+def test_probes_are_paid_for_by_replies_that_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share of what they would take undrafted; prompts and other replies earn nothing."""
+    core = Core(
+        model(n_ctx=4000, n_batch=512), vocab(), [Source("a", None)], costs=Costs.given(lambda n: 1.0 + n)
+    )
+    earned: list[float] = []
+    monkeypatch.setattr(core._planner, "passed", earned.append)
+    run(core, replace(request([1] * 400, max_tokens=5), draft=DraftOptions(sources=())))
+    assert not earned
+    run(core, replace(request([2] * 400, max_tokens=5), draft=DraftOptions(sources=("a",))))
+    assert earned == [2.0] * 4  # the last token needs no block
+
+
 # --------------------------------------------------------------------------------- prompts that are shared
 
 

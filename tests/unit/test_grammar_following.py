@@ -31,6 +31,7 @@ from tests.langchain_fakes import FakeRuntime
 from tests.unit.grammars import (
     CLOSE,
     END,
+    IMPOSSIBLE,
     OPEN,
     PIECES,
     TIME,
@@ -288,11 +289,11 @@ def test_there_may_be_nothing_to_follow(tokenizer: GrammarTokenizer, choice: Too
 
 
 def test_a_schema_that_cannot_be_followed_names_its_tool(tokenizer: GrammarTokenizer) -> None:
-    bad = BoundTool("odd", "", {"type": "object", "properties": {"x": {"not": {"type": "string"}}}})
+    bad = BoundTool("odd", "", closed({"x": IMPOSSIBLE}))
     with pytest.raises(SchemaError, match="'odd'"):
         follow_reply(tokenizer, HERMES, [TIME, bad], "auto", end=END)
     with pytest.raises(SchemaError, match="Person"):
-        follow_json(tokenizer, {"title": "Person", "not": {}}, end=END)
+        follow_json(tokenizer, {"title": "Person", **IMPOSSIBLE}, end=END)
 
 
 def test_a_value_that_only_its_token_can_spell_stays_text() -> None:

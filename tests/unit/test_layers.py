@@ -20,6 +20,7 @@ LAYERS = {
     "config": 0,
     "law": 1,
     "samplers": 1,
+    "kv_cells": 1,
     "prefix": 1,
     "snapshots": 1,
     "verify": 1,

@@ -104,6 +104,14 @@ def test_a_prefix_is_kept_where_the_slot_it_came_from_is_cleared() -> None:
     assert made.n_free == 970
 
 
+def test_a_prefix_of_an_idle_slot_takes_room() -> None:
+    made = session([1] * 30, [2] * 30)
+    cache = SlotCache(made)
+    claim(cache, [*[1] * 30, 5])
+    assert cache.claim([*[2] * 30, 6], 500, 471) is None
+    assert cache.claim([*[2] * 30, 6], 500, 470) == (1, 30)
+
+
 def test_a_stored_prefix_needs_room_of_its_own(snapshots: Snapshots) -> None:
     stored(snapshots, LONG)
     made = session(LONG[:20], [7] * 400)

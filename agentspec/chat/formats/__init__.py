@@ -1,22 +1,25 @@
-"""The wire formats known by name, and which one a chat template writes."""
+"""The wire formats known by name."""
 
 from __future__ import annotations
 
-from agentspec.chat.capabilities import SAMPLE_ARGUMENTS, SAMPLE_NAME, probe
-from agentspec.chat.formats.base import WireFormat
+import importlib
+
+from agentspec.chat.capabilities import SAMPLE_ARGUMENTS, SAMPLE_NAME
+from agentspec.chat.formats.base import Hole, JsonId, Tags, WireFormat
 from agentspec.chat.formats.hermes import HERMES
 from agentspec.chat.formats.llama3 import LLAMA3
-from agentspec.chat.formats.render import render_call, render_calls
-from agentspec.chat.sandbox import PromptTemplate
+from agentspec.chat.formats.render import render_call, render_calls, written_as
 from agentspec.errors import ConfigError
 
 __all__ = [
     "FORMATS",
     "HERMES",
     "LLAMA3",
+    "Hole",
+    "JsonId",
+    "Tags",
     "WireFormat",
     "by_name",
-    "detect",
     "render_call",
     "render_calls",
     "writes",
@@ -26,26 +29,35 @@ FORMATS: dict[str, WireFormat] = {wire_format.name: wire_format for wire_format 
 
 
 def by_name(name: str) -> WireFormat:
-    """The format of that name. Raises ConfigError that lists the names."""
+    """The format of that name, or one of your own: `"package.module:NAME"` is imported.
+
+    Raises ConfigError that lists the names, or says why yours cannot be had.
+    """
+    module, colon, attribute = name.partition(":")
+    if colon:
+        return _imported(module, attribute)
     try:
         return FORMATS[name]
     except KeyError:
         raise ConfigError(
-            f"unknown wire format {name!r}", hint="known formats: " + ", ".join(sorted(FORMATS))
+            f"unknown wire format {name!r}",
+            hint=f"known formats: {', '.join(sorted(FORMATS))}; or 'package.module:NAME' for one of your own",
         ) from None
 
 
-def detect(template_source: str | None) -> WireFormat:
-    """The format that a chat template writes past calls in; Hermes where it writes none that is known.
-
-    Raises TemplateError if the source is not a Jinja template.
-    """
-    if template_source is None:
-        return HERMES
-    sample = probe(PromptTemplate(template_source)).call_sample
-    return next((known for known in FORMATS.values() if writes(known, sample)), HERMES)
+def _imported(module: str, attribute: str) -> WireFormat:
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"the wire format {module}:{attribute} cannot be had: {error}") from error
+    if not isinstance(found, WireFormat):
+        raise ConfigError(
+            f"{module}:{attribute} is no wire format",
+            hint="make it with agentspec.chat.formats.WireFormat; docs/formats.md shows how",
+        )
+    return found
 
 
 def writes(wire_format: WireFormat, call_sample: str) -> bool:
     """Whether `call_sample`, a template's rendering of the sample call, is in this format."""
-    return render_call(wire_format, SAMPLE_NAME, SAMPLE_ARGUMENTS).strip() in call_sample
+    return written_as(wire_format, SAMPLE_NAME, SAMPLE_ARGUMENTS).search(call_sample) is not None

@@ -8,23 +8,71 @@ works.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
-__all__ = ["WireFormat"]
+__all__ = ["Hole", "JsonId", "Parts", "Tags", "WireFormat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Text of a call that is the model's to choose and says nothing, such as an id.
+
+    pattern: a regular expression, the same to Python and to Lark
+    example: what stands there where a call is written for the model
+    """
+
+    pattern: str
+    example: str
+
+
+Parts: TypeAlias = tuple[str | Hole, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JsonId:
+    """A key of the call's object that holds an id: the first or the last of its keys."""
+
+    key: str
+    value: Hole
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """Arguments one by one: `begin key after_key value end`, then `close`.
+
+    A string is written as it is, every other value as JSON.
+
+    after_json_key: instead of `after_key`, where the value is no string; None where the two are equal
+    """
+
+    begin: str
+    after_key: str
+    end: str
+    close: str
+    after_json_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """A family that writes each call as one JSON object between two markers.
+    """A family that writes a call as one JSON object, or as a name followed by its arguments.
 
-    A reply with calls is `begin object end (between begin object end)*`, where the object is
-    `{"<name_key>": "<tool>", "<arguments_key>": {...}}` with the separators `", "` and `": "`.
+    A reply with calls is `opening begin call end (between begin call end)* closing`. Without `after_name`, a
+    call is the object `{"<name_key>": "<tool>", "<arguments_key>": {...}}` with the separators `", "` and
+    `": "`; with it, a call is `before_name tool after_name arguments`, the arguments as an object or in tags.
+
+    Spellings of special tokens in any of these texts (such as `<tool_call>`) are that token where the
+    vocabulary has it, else text.
 
     name:          the format's name, as in `wire_format="hermes"`
-    begin, end:    text around each call. Spellings of special tokens in it (such as `<tool_call>`) are
-                   that token where the vocabulary has it, else text
+    opening, closing: text around all calls of a reply
+    begin, end:    text around each call
     between:       text between two calls
-    marker:        under tool_choice "auto", the reply is a call from here on; a prefix of `begin`, or ""
-                   where the family has none
+    marker:        under tool_choice "auto", the reply is a call from here on; a prefix of `opening begin`, or
+                   "" where the family has none
+    before_name, after_name: text between `begin`, the tool's name and its arguments
+    json_id:       a further key of the call's object
+    tags:          how arguments are written that are no object; None where they are one
     bare_objects:  whether models of this family also write a bare or fenced JSON object for a call
     instructions:  system text that explains tools, with `{tools}` where the JSON schemas go, for models
                    whose own template ignores tools; "" where no such text is known
@@ -39,3 +87,9 @@ class WireFormat:
     arguments_key: str = "arguments"
     bare_objects: bool = True
     instructions: str = ""
+    opening: str = ""
+    closing: str = ""
+    before_name: Parts = ()
+    after_name: Parts = ()
+    json_id: JsonId | None = None
+    tags: Tags | None = None

@@ -1,0 +1,355 @@
+"""Calls in every form that a format can have: found in a template, written, held to a grammar, read back.
+
+The real templates are in tests/model/test_templates.py; these are small ones of each kind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from agentspec.chat.detect import detect
+from agentspec.chat.formats import HERMES, Hole, JsonId, Tags, WireFormat, by_name
+from agentspec.chat.formats.render import render_call, render_calls
+from agentspec.chat.parser import CallEvent, ReplyParser, TextDelta
+from agentspec.chat.template import ChatTemplate
+from agentspec.chat.typing import kinds_of, read_value
+from agentspec.errors import ConfigError, TemplateError
+from agentspec.grammar.reply import compile_reply
+from agentspec.types import BoundTool, FinishReason, InvalidCall, Json, ToolChoice, UserTurn, ValidCall
+from tests.unit.grammars import fits, small_tokenizer
+
+WEATHER = BoundTool(
+    "get_weather",
+    "",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 20},
+            "days": {"type": "integer"},
+            "unit": {"enum": ["c", "f"]},
+            "when": {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]},
+            "spots": {"type": "array", "items": {"$ref": "#/$defs/spot"}},
+        },
+        "required": ["city", "days"],
+        "$defs": {"spot": {"type": "array", "items": {"type": "number"}, "maxItems": 2}},
+    },
+)
+NOW = BoundTool("now", "", {"type": "object", "properties": {}})
+TOOLS = (WEATHER, NOW)
+
+NEMO = WireFormat(
+    "nemo",
+    begin="",
+    end="",
+    between=", ",
+    marker="[TOOL_CALLS]",
+    opening="[TOOL_CALLS][",
+    closing="]",
+    json_id=JsonId("id", Hole("[a-z0-9]{9}", "call00001"), first=False),
+)
+NUMBERED = dataclasses.replace(
+    NEMO, name="numbered", json_id=JsonId("no", Hole("[0-9]{1,3}", "0"), first=True)
+)
+ARGS = WireFormat("args", begin="[C]", end="", between="", marker="[C]", after_name=("[ARGS]",))
+KIMI = WireFormat(
+    "kimi",
+    begin="<|call|>functions.",
+    end="<|done|>",
+    between="",
+    marker="<|calls|>",
+    opening="<|calls|>",
+    closing="<|end_calls|>",
+    after_name=(":", Hole("[0-9]{1,3}", "0"), "<|args|>"),
+)
+FENCED = WireFormat(
+    "fenced",
+    begin="<call>function<sep>",
+    end="\n```</call>",
+    between="\n",
+    marker="<calls>",
+    opening="<calls>",
+    closing="</calls>",
+    after_name=("\n```json\n",),
+)
+BEHIND = WireFormat(
+    "behind", begin="", end="", between=">>>", marker="", after_name=("\n",), bare_objects=False
+)
+TAGS = WireFormat(
+    "tags",
+    begin="<tool>\n<function=",
+    end="",
+    between="\n",
+    marker="<tool>",
+    after_name=(">",),
+    tags=Tags("\n<parameter=", ">\n", "\n</parameter>", "\n</function>\n</tool>"),
+)
+TYPED = WireFormat(
+    "typed",
+    begin='\n<invoke name="',
+    end="",
+    between="",
+    marker="<calls>",
+    opening="<calls>",
+    closing="\n</calls>",
+    after_name=('">',),
+    tags=Tags('\n<q name="', '" string="true">', "</q>", "\n</invoke>", '" string="false">'),
+)
+ALL = [HERMES, NEMO, NUMBERED, ARGS, KIMI, FENCED, BEHIND, TAGS, TYPED]
+
+Call = tuple[str, dict[str, Json]]
+SIMPLE: Call = ("get_weather", {"city": "Oslo", "days": 3})
+RICH: Call = ("get_weather", {"city": 'a\n"b" </p> é', "days": -2, "unit": "f", "spots": [[1.5, 2], []]})
+EMPTY: Call = ("now", {})
+
+everywhere = pytest.mark.parametrize("wire", ALL, ids=lambda wire: wire.name)
+
+
+def read(
+    wire: WireFormat,
+    text: str,
+    *,
+    choice: ToolChoice = "required",
+    reason: FinishReason = "stop",
+    step: int = 3,
+) -> list[object]:
+    """Calls as (name, arguments), invalid ones and text as they are."""
+    parser, data = ReplyParser(wire, TOOLS, choice), text.encode()
+    events = [
+        event for start in range(0, len(data), step) for event in parser.feed(data[start : start + step])
+    ]
+    events += parser.finish(reason)
+    shown: list[object] = []
+    for event in events:
+        match event:
+            case TextDelta(text=said):
+                shown.append(said)
+            case CallEvent(call=ValidCall() as call):
+                shown.append((call.name, dict(call.arguments)))
+            case CallEvent(call=InvalidCall() as invalid):
+                shown.append(invalid)
+    return shown
+
+
+# ---------------------------------------------------------------------------------------- parser and grammar
+
+
+@everywhere
+@pytest.mark.parametrize("calls", [[SIMPLE], [RICH], [EMPTY], [SIMPLE, EMPTY, RICH]], ids=str)
+def test_what_is_written_is_read_back_and_the_grammar_takes_it(wire: WireFormat, calls: list[Call]) -> None:
+    text = render_calls(wire, calls)
+    for step in (1, 7, 1000):
+        assert read(wire, text, step=step) == calls
+    if wire.marker:
+        said = read(wire, f"So.\n{text}", choice="auto", step=1000)
+        assert said == ["So.", *calls] or said == ["So.\n", *calls]
+    grammar = compile_reply(small_tokenizer(), wire, TOOLS, "required", parallel=True)
+    assert grammar is not None
+    state = grammar.start()
+    assert fits(small_tokenizer(), state, text)
+    assert state.accepting()
+
+
+@everywhere
+@pytest.mark.parametrize("calls", [[RICH], [SIMPLE, RICH]], ids=["one", "two"])
+def test_nothing_that_is_cut_is_taken_as_whole(wire: WireFormat, calls: list[Call]) -> None:
+    text = render_calls(wire, calls)
+    for cut in range(len(text)):
+        found = read(wire, text[:cut], reason="length", step=1000)
+        assert [one for one in found if isinstance(one, tuple)] in ([], calls[:1] if len(calls) > 1 else [])
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("old", "new"), [("get_weather", "get_wether"), ("days", "dayz"), ("3", "three"), ("Oslo", "x" * 21)]
+)
+def test_the_grammar_refuses_near_misses_and_so_does_the_check(wire: WireFormat, old: str, new: str) -> None:
+    text = render_call(wire, *SIMPLE).replace(old, new)
+    text = wire.opening + text + wire.closing
+    grammar = compile_reply(small_tokenizer(), wire, TOOLS, "required", parallel=False)
+    assert grammar is not None
+    assert not fits(small_tokenizer(), grammar.start(), text)
+    assert all(isinstance(one, InvalidCall) for one in read(wire, text))
+
+
+@everywhere
+def test_white_space_between_the_parts_may_vary(wire: WireFormat) -> None:
+    """Small models get it wrong; within a value it counts."""
+    text = render_calls(wire, [SIMPLE])
+    for space in ("\n", "  "):
+        looser = text.replace("><", f">{space}<").replace("]{", f"]{space}{{").replace(">\n<", f">{space}\n<")
+        assert read(wire, looser) == [SIMPLE]
+
+
+@everywhere
+def test_one_call_is_held_to_the_tool_that_was_asked_for(wire: WireFormat) -> None:
+    from agentspec.types import NamedTool
+
+    (found,) = read(wire, render_calls(wire, [EMPTY]), choice=NamedTool("get_weather"))
+    assert isinstance(found, InvalidCall)
+    assert "tool_choice asks for 'get_weather'" in found.error
+
+
+@pytest.mark.parametrize(
+    ("wire", "text", "error"),
+    [
+        (ARGS, "[C]get_weather{}", "not a tool's name and a complete JSON object"),
+        (ARGS, '[C]get_weather[ARGS]{"city"', "the reply ended within the call"),
+        (KIMI, "<|calls|>get_weather", "does not begin as calls do"),
+        (
+            KIMI,
+            "<|calls|><|call|>functions.now:0<|args|>{}<|done|>and so on<|end_calls|>",
+            "there is text after",
+        ),
+        (TAGS, "<tool>\n<function=now>\n<parameter=a", "the reply ended within the call"),
+        (TAGS, "<tool>\n<function=now>\n<other>\n</function>\n</tool>", "ended within the call"),
+        (TAGS, render_call(TAGS, *SIMPLE).replace("days", "city"), "'city' is given twice"),
+        (TAGS, render_call(TAGS, *SIMPLE).replace("3", "three"), "expected integer, got string"),
+    ],
+)
+def test_what_is_wrong_is_said(wire: WireFormat, text: str, error: str) -> None:
+    (found,) = read(wire, text)
+    assert isinstance(found, InvalidCall)
+    assert error in found.error
+
+
+def test_a_quoted_value_of_xml_loses_its_quotes() -> None:
+    text = render_call(TAGS, "get_weather", {"city": "<![CDATA[a<b]]>", "days": 1})
+    assert read(TAGS, text) == [("get_weather", {"city": "a<b", "days": 1})]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text", "value"),
+    [
+        ({"string"}, "3", "3"),
+        ({"string"}, "null", "null"),
+        ({"integer"}, "3", 3),
+        ({"integer"}, "three", "three"),
+        ({"boolean"}, "true", True),
+        ({"boolean"}, "True", True),
+        ({"string", "null"}, "null", None),
+        ({"string", "null"}, "None", None),
+        ({"string", "null"}, "nothing", "nothing"),
+        ({"string", "null"}, "3", "3"),
+        ({"array"}, "['a', True, None]", ["a", True, None]),
+        ({"array"}, "__import__('os')", "__import__('os')"),
+        ({"object"}, '{"a": [1]}', {"a": [1]}),
+        ({"number"}, "3", 3),
+    ],
+)
+def test_a_text_is_read_as_what_belongs_there(kinds: set[str], text: str, value: Json) -> None:
+    assert read_value(text, frozenset(kinds)) == value
+
+
+@pytest.mark.parametrize(
+    ("schema", "kinds"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"enum": ["a", 1]}, {"string", "integer", "number"}),
+        ({"const": None}, {"null"}),
+        ({"$ref": "#/$defs/a"}, {"array"}),
+        ({"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}, {"array", "null"}),
+        ({"allOf": [{"type": ["string", "null"]}, {"type": "string"}]}, {"string"}),
+        ({"type": "string", "$ref": "#/$defs/b"}, {"string"}),
+    ],
+)
+def test_the_kinds_of_a_schema(schema: Json, kinds: set[str]) -> None:
+    root: dict[str, Json] = {"$defs": {"a": {"type": "array"}, "b": {"$ref": "#/$defs/b"}}}
+    assert kinds_of(schema, root) == kinds
+
+
+# ------------------------------------------------------------------------------------------------ templates
+
+ARRAY = """
+{%- for m in messages %}
+{%- if m.role == 'user' %}[INST]{{ m.content }}[/INST]
+{%- elif m.role == 'tool' %}[RESULT]{{ m.content }}[/RESULT]
+{%- elif m.role == 'system' %}[SYS]{{ m.content }}[/SYS]
+{%- elif m.tool_calls %}[TOOL_CALLS][
+{%- for c in m.tool_calls %}
+{%- if c.id|length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif -%}
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments|tojson }}, "id": "{{ c.id }}"}
+{{- ', ' if not loop.last }}
+{%- endfor %}]</s>
+{%- else %}{{ m.content }}</s>
+{%- endif %}
+{%- endfor %}"""
+
+XML = """
+{%- if tools %}<tools>{{ tools|tojson }}</tools>{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>
+{%- if m.tool_calls %}{{ m.content }}
+{%- for c in m.tool_calls %}
+{{- '<tool>\n<function=' + c.function.name + '>' }}
+{%- for k, v in c.function.arguments.items() %}
+{{- '\n<parameter=' + k + '>\n' + (v if v is string else v|tojson) + '\n</parameter>' }}
+{%- endfor %}
+{{- '\n</function>\n</tool>' }}
+{%- endfor %}
+{%- else %}{{ m.content }}
+{%- endif %}<|im_end|>
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+
+def test_a_format_is_found_in_what_a_template_renders() -> None:
+    found = detect(ARRAY, eos="</s>")
+    assert (found.opening, found.between, found.closing) == ("[TOOL_CALLS][", ", ", "]")
+    assert found.json_id == JsonId("id", Hole("[a-zA-Z0-9]{9}", "call00001"), first=False)
+    assert found.marker == "[TOOL_CALLS]"
+    tagged = detect(XML, ends=["<|im_end|>"])
+    assert tagged.after_name == (">",)
+    assert tagged.tags == Tags("\n<parameter=", ">\n", "\n</parameter>", "\n</function>\n</tool>")
+    for wire in (found, tagged):
+        assert read(wire, render_calls(wire, [RICH, EMPTY])) == [RICH, EMPTY]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        XML.replace("v|tojson", "'?'"),  # values that cannot be read back
+        XML.replace("</function>", "</function ' + c.function.name + '>"),  # the name, once more
+    ],
+)
+def test_where_none_is_found_it_is_hermes(source: str) -> None:
+    assert detect(source) is HERMES
+
+
+def test_a_template_that_writes_calls_and_shows_no_tools_is_told_of_them_in_the_prompt() -> None:
+    template = ChatTemplate(ARRAY, eos="</s>")
+    assert not template.shows_tools
+    prompt = template.render([UserTurn("Hello")], [NOW])
+    assert '"name": "now"' in prompt
+    assert '[TOOL_CALLS][{"name": "function-name", "arguments": {"argument-name"' in prompt
+    shown = ChatTemplate(XML, ends=["<|im_end|>"])
+    assert shown.shows_tools
+    assert "function-name" not in shown.render([UserTurn("Hello")], [NOW])
+
+
+# --------------------------------------------------------------------------------------------- one's own
+
+
+def test_a_format_of_ones_own_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs/formats.md").read_text(encoding="utf-8")
+    example = text.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "my_formats.py").write_text(example, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = by_name("my_formats:MINE")
+    assert read(mine, render_calls(mine, [RICH, EMPTY])) == [RICH, EMPTY]
+    prompt = ChatTemplate(ARRAY, eos="</s>", wire_format=mine).render([UserTurn("Hello")], [NOW])
+    assert "Call these functions when they help:" in prompt
+    for name in ("my_formats:YOURS", "your_formats:MINE", "my_formats:WireFormat"):
+        with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
+            by_name(name)
+    with pytest.raises(ConfigError, match="known formats: hermes, llama3"):
+        by_name("mine")
+
+
+def test_a_format_without_words_for_tools_says_so() -> None:
+    mute = dataclasses.replace(ARGS, instructions="")
+    with pytest.raises(TemplateError, match="no text of its own"):
+        ChatTemplate(ARRAY, wire_format=mute).render([UserTurn("Hello")], [NOW])
