@@ -203,29 +203,25 @@ def test_the_grammar_takes_what_the_family_writes_and_no_near_miss(path: Path) -
 
 
 @pytest.mark.parametrize("path", VOCABULARIES, ids=lambda path: path.stem.removeprefix("ggml-vocab-"))
-@pytest.mark.parametrize("wire", [HERMES, "mistral", "tags"], ids=["hermes", "mistral", "tags"])
-def test_every_vocabulary_can_write_a_call_token_by_token(path: Path, wire: WireFormat | str) -> None:
-    if isinstance(wire, str):
-        names = {"mistral": "mistralai-Mistral-Nemo-Instruct-2407", "tags": "Qwen3-Coder"}
-        found = derived(SOURCES / "templates" / f"{names[wire]}.jinja")
-        assert found is not None
-        wire = found
+def test_every_vocabulary_can_write_a_call_token_by_token(path: Path) -> None:
+    """In Hermes' form, as an array, and in tags."""
+    names = ("mistralai-Mistral-Nemo-Instruct-2407", "Qwen3-Coder")
+    formats = [HERMES, *(derived(SOURCES / "templates" / f"{name}.jinja") for name in names)]
     with Model.load(path, RuntimeOptions(), vocab_only=True) as model:
         tokenizer = GrammarTokenizer(model.vocab)
-        grammar = compile_reply(tokenizer, wire, TOOLS, "required", parallel=False)
-        assert grammar is not None
-        text = render_calls(wire, CALLS[1:2])
         known = {model.vocab.token_bytes(token): token for token in range(model.vocab.n_tokens)}
-        state = grammar.start()
-        written = b""
-        wanted = text.encode()
-        while len(written) < len(wanted):
-            forced = state.forced()
-            for token in forced or [_fitting(model, known, state.legal(), wanted[len(written) :])]:
-                written += model.vocab.token_bytes(token) or model.vocab.token_text(token)
-                state.advance(token)
-            assert wanted.startswith(written) or written.startswith(wanted)
-        assert state.accepting()
+        for wire in formats:
+            assert wire is not None
+            grammar = compile_reply(tokenizer, wire, TOOLS, "required", parallel=False)
+            assert grammar is not None
+            state, wanted, written = grammar.start(), render_calls(wire, CALLS[1:2]).encode(), b""
+            while len(written) < len(wanted):
+                rest = wanted[len(written) :]
+                for token in state.forced() or [_fitting(model, known, state.legal(), rest)]:
+                    written += model.vocab.token_bytes(token) or model.vocab.token_text(token)
+                    state.advance(token)
+                assert wanted.startswith(written) or written.startswith(wanted)
+            assert state.accepting()
 
 
 def _fitting(model: Model, known: Mapping[bytes, int], legal: Legal, rest: bytes) -> int:
