@@ -14,7 +14,7 @@ from agentspec.chat.marked import MarkedCall, Scan
 from agentspec.chat.schema import closed_schema
 from agentspec.chat.strictjson import parse_json_strict, write_json
 from agentspec.chat.tagscan import TaggedScan, TaggedValue
-from agentspec.chat.typing import kinds_of, read_value
+from agentspec.chat.typing import kinds_of, read_value, schema_of
 from agentspec.chat.validate import argument_fault, compile_tool, unknown_tool
 from agentspec.types import BoundTool, InvalidCall, Json, NamedTool, ToolChoice, ValidCall
 
@@ -129,16 +129,14 @@ class CallReader:
         name = call.name or ""
         tool = self._tools.get(name)
         schema = {} if tool is None else closed_schema(tool.parameters)
-        properties = schema.get("properties")
-        known = properties if isinstance(properties, Mapping) else {}
         arguments: dict[str, Json] = {}
         for key, text, is_text in values:
             if key in arguments:
                 return InvalidCall(name, call.raw, f"arguments: {key!r} is given twice")
-            kinds = kinds_of(known.get(key, True), schema)
-            arguments[key] = (
-                text if is_text else read_value(text, kinds - {"string"} if is_text is False else kinds)
-            )
+            kinds = kinds_of({"allOf": schema_of(key, schema, schema)}, schema)
+            if is_text is False:
+                kinds -= {"string"}
+            arguments[key] = text if is_text else read_value(text, kinds)
         return self._checked(name, arguments, call.raw)
 
     def _parts(self, value: Mapping[str, Json]) -> tuple[str, Mapping[str, Json], str | None]:

@@ -35,6 +35,7 @@ _ARGUMENTS: Sequence[Mapping[str, Json]] = (
     {"zq_text": "zq two", "zq_count": 702},
 )
 _OTHER = "zq_other"
+_PROSE = "Sure: in Italy (to be exact, in Rome) I will call it a day, and so on. Action follows <soon>."
 _VALUES: Mapping[str, Json] = {
     "zq_text": "zq three",
     "zq_number": 2.5,
@@ -43,7 +44,8 @@ _VALUES: Mapping[str, Json] = {
     "zq_object": {"b": [None], "c": "zq"},
 }
 _ASKED, _SAID = "zq_asked_zq", "zq_said_zq"
-_SHORT_IDS, _LONG_IDS = ("zqcall001", "zqcall002"), ("call_zq_0001", "call_zq_0002")
+_SHORT_IDS = ("zqcall001", "zqcall002", "zqcall003")
+_LONG_IDS = ("call_zq_0001", "call_zq_0002", "call_zq_0003")
 _ID = "\ue000"  # stands where any of the ids stood
 
 _SHORT_ID = Hole("[a-zA-Z0-9]{9}", "call00001")  # Mistral's rule
@@ -91,16 +93,21 @@ def derive(
         return None
     hole = _SHORT_ID if shape.short_ids else _LONG_ID
     calls = [*zip(_NAMES, _ARGUMENTS, strict=True)]
-    try:
-        one = _reply(template, shape, ends, calls[:1])
-        two = _reply(template, shape, ends, calls) if can.several else None
-        found = _compared(one, two, hole, name)
-        shown = _reply(template, shape, ends, [(_OTHER, _VALUES)])
-    except TemplateError:
-        return None
-    if found is None or not _reads(found, shown):
-        return None
-    return replace(found, instructions=_INSTRUCTIONS + render_calls(found, [_EXAMPLE]).strip())
+    others = [(_OTHER, _VALUES)] * 3
+    # where three calls are not written as two are, one a turn is all that can be had
+    for several in (True, False) if can.several else (False,):
+        try:
+            one = _reply(template, shape, ends, calls[:1])
+            two = _reply(template, shape, ends, calls) if several else None
+            found = _compared(one, two, hole, name)
+            if found is not None and all(
+                _reads(found, _reply(template, shape, ends, others[:n]), n)
+                for n in ((1, 3) if several else (1,))
+            ):
+                return replace(found, instructions=_INSTRUCTIONS + render_calls(found, [_EXAMPLE]).strip())
+        except TemplateError:
+            continue
+    return None
 
 
 _INSTRUCTIONS = """\
@@ -114,16 +121,19 @@ To call a function, write the call in exactly this form:
 _EXAMPLE = ("function-name", {"argument-name": "argument-value"})
 
 
-def _reads(wire_format: WireFormat, text: str) -> bool:
-    """Whether the format reads a call of other values as the template writes it."""
+def _reads(wire_format: WireFormat, text: str, n: int) -> bool:
+    """Whether the format reads `n` calls of other values as the template writes them, and prose as text."""
     types = {"zq_text": "string", "zq_number": "number", "zq_true": "boolean", "zq_list": "array"}
     properties: Mapping[str, Json] = {key: {"type": types.get(key, "object")} for key in _VALUES}
     tool = BoundTool(_OTHER, "", {"type": "object", "properties": properties})
     parser = ReplyParser(wire_format, [tool], "required")
     events = [*parser.feed(text.encode()), *parser.finish("stop")]
-    return [event for event in events if not isinstance(event, TextDelta) or event.text.strip()] == [
-        CallEvent(ValidCall(_OTHER, _VALUES))
-    ]
+    calls = [event for event in events if not isinstance(event, TextDelta) or event.text.strip()]
+    if calls != [CallEvent(ValidCall(_OTHER, _VALUES))] * n:
+        return False
+    prose = ReplyParser(wire_format, [tool], "auto")
+    said = [*prose.feed(_PROSE.encode()), *prose.finish("stop")]
+    return all(isinstance(event, TextDelta) for event in said)
 
 
 def _compared(one: str, two: str | None, hole: Hole, name: str) -> WireFormat | None:
@@ -324,12 +334,13 @@ def _parts(text: str, hole: Hole) -> Parts:
 
 
 def _marker(text: str) -> str:
-    """What tells a call from text: the special token it begins with, or "" where it begins like text."""
+    """What tells a call from text: the special token it begins with, or all that stands in front of it where
+    that is no word; "" where it begins like text."""
     text = text.strip()
     found = _MARKER.match(text)
     if found:
         return found[0]
-    return "" if text[:1] in ("{", "[", "") else text.split()[0]
+    return "" if text[:1] in ("{", "[", "") or re.fullmatch(r"\w*", text) else text
 
 
 # -------------------------------------------------------------------------------------- comparing texts

@@ -80,9 +80,11 @@ class CallScan(JsonScan):
     name:      the tool's name in the last call, once it has been read to its closing quote
     arguments: "": the call's text has them
     form:      what a call is written as
+    pending:   how many of the last characters are part of nothing that is whole
     """
 
     arguments: Final = ""
+    pending: Final = 1
     form: Final = "a complete JSON object"
 
     def __init__(
@@ -156,6 +158,9 @@ class CallScan(JsonScan):
     def _step_call_string(self, char: str) -> None:
         if self._in_string:
             self._text.append(char)
+            if len(self._text) > MAX_HEAD:
+                self.possible = False
+                return
             text = "".join(self._text)
             self.possible = "\\" in text or self._may_say(text, whole=False)
             return
@@ -190,6 +195,11 @@ class NamedScan:
         self._head = head
         self._text = ""
         self._scan: JsonScan | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many of the last characters are part of nothing that is whole."""
+        return len(self._text) + 1 if self._scan is None else 1
 
     def begins(self, char: str) -> bool:  # noqa: ARG002 - whatever it is, `step` will see
         """Whether a call may begin so."""

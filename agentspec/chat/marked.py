@@ -66,6 +66,7 @@ class MarkedScan:
         self._after = ""  # what has followed it, without white space
         self._start = 0  # of the call under way, in `text`
         self._stopped: int | None = None  # where in `text` the calls may have ended
+        self._whole = 0  # up to where `text` is what it should be: no end is looked for in there
         self.text = ""
         self.calls: list[MarkedCall] = []
         self.raw = ""
@@ -82,11 +83,17 @@ class MarkedScan:
         ended = self._stop.startswith(self._after) or self._stopped is not None
         return self._state == "after" and not self.fault and ended
 
+    @property
+    def trailing(self) -> str:
+        """What follows calls that have ended, where it seemed to become a further one."""
+        return "" if self._stopped is None else self.text[self._stopped :]
+
     def step(self, char: str) -> Ended | None:
         """Moves over one character; says how the calls ended, if they did."""
         self.text += char
         if self.fault:
-            return self._search_end()
+            ends = self.text.endswith(self._end_marker)
+            return self._ended_after_fault() if ends and self._end_marker else None
         if self._state == "within":
             return self._step_call(char)
         if char in _SPACE:
@@ -107,23 +114,24 @@ class MarkedScan:
     def _step_call(self, char: str) -> Ended | None:
         shape = self._scan.step(char)
         if shape is Shape.BROKEN:
+            self._whole = len(self.text) - self._scan.pending
             return self._fail(f"the call is not {self._scan.form}")
         if shape is Shape.OPEN:
             return None
-        self._state, self._after = "after", ""
+        self._state, self._after, self._whole = "after", "", len(self.text)
         scan = self._scan
         values = tuple(scan.values) if isinstance(scan, TaggedScan) else None
         self.calls.append(MarkedCall(self.text[self._start :], scan.name, scan.arguments, values))
         return self._may_stop()
 
     def _step_after(self, char: str) -> Ended | None:
-        if self._goes_on and not self._between and self._scan.begins(char):
+        if self._goes_on and not (self._between or self._after or self._stop.startswith(char)):
             return self._begin_next(char)
         self._after += char
         after = self._after
         if after == self._stop:
             return self._may_stop()
-        if self._goes_on and after == self._between:
+        if self._goes_on and self._between and after == self._between:
             self._scan, self._state, self._stopped = self._new_scan(), "before", None
             return None
         if self._stop.startswith(after) or (self._goes_on and self._between.startswith(after)):
@@ -150,15 +158,14 @@ class MarkedScan:
 
     def _fail(self, fault: str) -> Ended | None:
         self.fault = fault
-        return self._search_end()
+        return self._ended_after_fault()
 
-    def _search_end(self) -> Ended | None:
-        if not self._end_marker:
-            return None  # nothing marks the end: the rest of the reply belongs to it
-        raw, end, rest = self.text.partition(self._end_marker)
-        if not end:
-            return None
-        self.raw, self.rest = raw.strip(_SPACE), rest
+    def _ended_after_fault(self) -> Ended | None:
+        """The end marker behind what is wrong: one within a value that was read is part of that value."""
+        at = self.text.find(self._end_marker, self._whole) if self._end_marker else -1
+        if at < 0:
+            return None  # where nothing marks the end, the rest of the reply belongs to it
+        self.raw, self.rest = self.text[:at].strip(_SPACE), self.text[at + len(self._end_marker) :]
         return "end"
 
 

@@ -217,6 +217,7 @@ class ReplyParser:
     def _finish_marked(self, marked: MarkedScan, cut: str) -> None:
         if marked.is_whole and not cut:
             self._emit_marked(marked)
+            self._emit_text(marked.trailing)
         else:
             fault = cut or marked.fault
             self._emit_call(self._reader.unfinished(marked.text.strip(), marked.name, fault))

@@ -46,8 +46,14 @@ class TaggedScan:
         self._begin, self._close = _bare(tags.begin), _bare(tags.close)
         self._state: Literal["head", "key", "value", "between"] = "head"
         self._text = ""
+        self._spaces = 0  # since the last value, not in `_text`
         self._key = ""
         self._is_text: bool | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many of the last characters are part of nothing that is whole."""
+        return len(self._text) + (self._spaces if self._state == "between" else 0)
 
     def begins(self, char: str) -> bool:  # noqa: ARG002 - whatever it is, `step` will see
         """Whether a call may begin so."""
@@ -55,6 +61,9 @@ class TaggedScan:
 
     def step(self, char: str) -> Shape:
         """Moves over one character. After CLOSED or BROKEN there is nothing to move over."""
+        if self._state == "between" and char in _SPACE:
+            self._spaces += 1
+            return self.shape
         self._text += char
         match self._state:
             case "head":
@@ -95,10 +104,10 @@ class TaggedScan:
         if self._text.endswith(end):
             text = _without_space(self._text.removesuffix(end), self._tags)
             self.values.append(TaggedValue(self._key, text, self._is_text))
-            self._text, self._state = "", "between"
+            self._text, self._spaces, self._state = "", 0, "between"
 
     def _step_between(self) -> None:
-        text = _bare(self._text)
+        text = self._text
         if text == self._begin:
             self._enter("key")
         elif text == self._close:

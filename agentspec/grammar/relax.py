@@ -71,6 +71,7 @@ class _Relaxing:
             else:
                 copy[key] = value
         if "oneOf" in copy and copy["oneOf"] != schema["oneOf"]:
+            self._wanted(Relaxation(place, "oneOf"))  # and done in any case:
             _one_of(copy, self._root)  # branches of which less is asked may overlap
         for keyword, step in _STEPS.items():
             if keyword.split()[0] in copy and self._wanted(Relaxation(place, keyword)):
@@ -241,7 +242,7 @@ def without_assertions(pattern: str) -> str:
     at = 0
     while at < len(pattern):
         if pattern.startswith((r"\b", r"\B"), at):
-            at += 2
+            at = _skip_quantifier(pattern, at + 2)
         elif _ASSERTION.match(pattern, at):
             at = _skip_quantifier(pattern, _end_of_group(pattern, at))
         else:

@@ -104,6 +104,10 @@ def test_a_tool_with_a_broken_schema() -> None:
     good = {"title": "good", "type": "object", "properties": {}}
     broken = {"title": "broken_tool", "type": "object", "properties": {"x": {"type": "strnig"}}}
     with pytest.raises(SchemaError, match=r"broken_tool.*/properties/x"):
+        ChatAgentSpec().bind_tools([broken])
+    with pytest.raises(SchemaError, match=r"broken_tool.*/properties/x"):
+        ChatAgentSpec(unsupported="error").bind_tools([good, broken])
+    with pytest.warns(UserWarning, match=r"not bound: tool 'broken_tool': /properties/x"):
         ChatAgentSpec().bind_tools([good, broken])
 
 
