@@ -29,6 +29,7 @@ __all__ = [
     "LogitsArray",
     "Matcher",
     "NamedTool",
+    "NamedTools",
     "Noise",
     "Proposal",
     "Randomness",
@@ -307,8 +308,16 @@ class NamedTool:
     name: str
 
 
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
-"""auto: the model decides. none: no call. required: at least one call. NamedTool: that one."""
+@dataclass(frozen=True, slots=True)
+class NamedTools:
+    """tool_choice: one of these tools must be called, and no other may."""
+
+    names: tuple[str, ...]
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool | NamedTools
+"""auto: the model decides. none: no call. required: at least one call. NamedTool: that one. NamedTools: at
+least one call, of these alone."""
 
 
 @dataclass(frozen=True, slots=True)

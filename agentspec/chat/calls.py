@@ -16,7 +16,7 @@ from agentspec.chat.strictjson import parse_json_strict, write_json
 from agentspec.chat.tagscan import TaggedScan, TaggedValue
 from agentspec.chat.typing import kinds_of, read_value, schema_of
 from agentspec.chat.validate import argument_fault, compile_tool, unknown_tool
-from agentspec.types import BoundTool, InvalidCall, Json, NamedTool, ToolChoice, ValidCall
+from agentspec.types import BoundTool, InvalidCall, Json, NamedTool, NamedTools, ToolChoice, ValidCall
 
 __all__ = ["CallReader"]
 
@@ -35,7 +35,12 @@ class CallReader:
         self._tools = {tool.name: tool for tool in tools}
         for tool in tools:
             compile_tool(tool)
-        self._only = choice.name if isinstance(choice, NamedTool) else None
+        self._only: tuple[str, ...] | None = None  # the tools that may be called, where not all
+        match choice:
+            case NamedTool(name):
+                self._only = (name,)
+            case NamedTools(names):
+                self._only = names
         self._parallel = parallel
         self._head = _head(wire_format) if wire_format.after_name else None
         self._tags = wire_format.tags
@@ -47,7 +52,7 @@ class CallReader:
 
     def scan(self, *, any_tool: bool = True) -> CallScan:
         """What follows an object that may be a call; of any tool, or of one that may be called."""
-        names = [name for name in self._tools if self._only in (None, name)]
+        names = [name for name in self._tools if self._only is None or name in self._only]
         return CallScan(self._name_keys, self._argument_keys, None if any_tool else names)
 
     def marked_scan(self) -> Scan:
@@ -112,8 +117,9 @@ class CallReader:
     def _checked(self, name: str, arguments: Mapping[str, Json], raw: str) -> ValidCall | InvalidCall:
         if name not in self._tools:
             return InvalidCall(name or None, raw, unknown_tool(name, self._tools))
-        if self._only not in (None, name):
-            return InvalidCall(name, raw, f"tool_choice asks for {self._only!r}, not for {name!r}")
+        if self._only is not None and name not in self._only:
+            wanted = " or ".join(map(repr, self._only))
+            return InvalidCall(name, raw, f"tool_choice asks for {wanted}, not for {name!r}")
         fault = argument_fault(self._tools[name], arguments)
         return ValidCall(name, arguments) if fault is None else InvalidCall(name, raw, fault)
 

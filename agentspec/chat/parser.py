@@ -25,7 +25,7 @@ from agentspec.chat.calls import CallReader
 from agentspec.chat.formats.base import WireFormat
 from agentspec.chat.jsonscan import CallScan, JsonScan, Shape
 from agentspec.chat.marked import MarkedScan
-from agentspec.types import BoundTool, FinishReason, InvalidCall, NamedTool, ToolChoice, ValidCall
+from agentspec.types import BoundTool, FinishReason, InvalidCall, NamedTool, NamedTools, ToolChoice, ValidCall
 
 __all__ = ["CallEvent", "ReplyEvent", "ReplyParser", "TextDelta"]
 
@@ -72,7 +72,7 @@ class ReplyParser:
         self._format = wire_format
         self._reader = CallReader(wire_format, tools, choice, parallel=parallel)
         self._active = bool(tools) and choice != "none"
-        self._forced = choice == "required" or isinstance(choice, NamedTool)
+        self._forced = choice == "required" or isinstance(choice, NamedTool | NamedTools)
         named = bool(wire_format.after_name)
         self._all_objects = self._forced and not wire_format.marker and not named
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -31,7 +31,7 @@ from agentspec.grammar.order import Orders, in_order
 from agentspec.grammar.tagged import tagged_rules
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import BracketTrigger, HeadTrigger, MarkerTrigger, Trigger, TriggeredGrammar
-from agentspec.types import BoundTool, Json, NamedTool, ToolChoice
+from agentspec.types import BoundTool, Json, NamedTool, NamedTools, ToolChoice
 
 __all__ = ["compile_arguments", "compile_json", "compile_reply", "follow_json", "follow_reply"]
 
@@ -176,6 +176,8 @@ class _Writer:
         if isinstance(choice, NamedTool):
             tools = [tool for tool in tools if tool.name == choice.name]
             parallel = False
+        elif isinstance(choice, NamedTools):
+            tools = [tool for tool in tools if tool.name in choice.names]
         self._tokenizer = tokenizer
         self._wire = wire
         self._tools = tools

@@ -19,7 +19,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from agentspec.chat.parser import ReplyParser
 from agentspec.chat.validate import document_fault
 from agentspec.engine.request import Request, Step
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, QueueFullError
 from agentspec.grammar.enforce import check_enforced, enforceable_document, enforceable_tool, title_of
 from agentspec.langchain.convert import recent_texts, to_turns, with_instructions
 from agentspec.langchain.errors import translated
@@ -72,30 +72,36 @@ class Call:
         """The chunks that the end completes, the last one with the metadata."""
         return _generations(self.reply.finish(stream.result))
 
-    def again(self, stream: Stream) -> bool:
-        """After `end`: whether the reply is to be thrown away and another one submitted.
+    def again(self, stream: Stream) -> Stream | None:
+        """After `end`: the stream of another reply, where this one is to be thrown away.
 
         That is rejection sampling (von Neumann, 1951): a reply that fits its schema has the probability it
         has under the law, given that the reply fits. A reply that was cut is not thrown away, since whether
-        it would have come to fit is not known; nor is the last one that `max_resamples` allows.
+        it would have come to fit is not known; nor is the last one that `max_resamples` allows, nor one where
+        the engine takes no other.
         """
         if self._resampled >= self.max_resamples or self.request.sampling.temperature == 0.0:
-            return False
+            return None
         if stream.result.finish_reason != "stop" or not self._misfits():
-            return False
+            return None
         timeout = self._first.timeout
         if timeout is not None:
             timeout -= time.perf_counter() - self._started
             if timeout <= 0.0:
-                return False
-        self._resampled += 1
+                return None
         seed = self._first.seed
         if seed is not None:
-            seed = _derived(seed, self._resampled)
+            seed = _derived(seed, self._resampled + 1)
         generation = self._first.model_copy(update={"seed": seed, "timeout": timeout})
-        self.request = replace(self.request, generation=generation)
+        request = replace(self.request, generation=generation)
+        try:
+            another = self.runtime.engine.submit(request)
+        except QueueFullError:
+            return None
+        self.request = request
+        self._resampled += 1
         self.reply = self.new_reply(self._resampled)
-        return True
+        return another
 
     def _misfits(self) -> bool:
         if self.document is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput, ModelProfile
@@ -37,6 +37,9 @@ from agentspec.langchain.structured import (
     with_parser,
 )
 from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, sound_tools, to_choice
+
+if TYPE_CHECKING:
+    from agentspec.engine.stream import Stream
 
 __all__ = ["ChatAgentSpec"]
 
@@ -133,7 +136,7 @@ class ChatAgentSpec(ConfiguredChatModel):
         self,
         tools: Sequence[Mapping[str, Any] | type | Callable[..., Any] | BaseTool],
         *,
-        tool_choice: str | bool | Mapping[str, Any] | None = None,
+        tool_choice: str | bool | Sequence[str] | Mapping[str, Any] | None = None,
         strict: bool | None = None,
         parallel_tool_calls: bool | None = None,
         **kwargs: Any,
@@ -144,7 +147,8 @@ class ChatAgentSpec(ConfiguredChatModel):
             JSON-Schema form. Of several with one name the last wins. One whose schema cannot be used is
             left out, and a warning names it.
         tool_choice: None or "auto" lets the model decide; "any", "required" or True makes it call;
-            "none" forbids it; a tool's name, or a dict naming it, makes it call that one.
+            "none" forbids it; a tool's name, or a dict naming it, makes it call that one, and a list of names
+            one of those.
         strict: without effect. Arguments always fit the tool's whole schema, or the call is not valid.
         parallel_tool_calls: whether one reply may hold several calls.
         kwargs: options that can be given per call.
@@ -279,9 +283,9 @@ def _chunks(call: Call, *, sent: bool = True) -> Iterator[ChatGenerationChunk]:
 
     sent: whether they go to the user as they come: a reply that has begun cannot be taken back then
     """
-    while True:
+    stream: Stream | None = call.submit()
+    while stream is not None:
         begun = False
-        stream = call.submit()
         try:
             with translated():
                 for step in stream:
@@ -289,18 +293,19 @@ def _chunks(call: Call, *, sent: bool = True) -> Iterator[ChatGenerationChunk]:
                         begun = sent
                         yield chunk
             last = call.end(stream)
-            if begun or not call.again(stream):
+            another = None if begun else call.again(stream)
+            if another is None:
                 yield from last
-                return
         finally:
             stream.close()  # also when the consumer went away, or pressed Ctrl-C
+        stream = another
 
 
 async def _achunks(call: Call, *, sent: bool = True) -> AsyncGenerator[ChatGenerationChunk]:
     """`_chunks`, on the event loop."""
-    while True:
+    stream: Stream | None = call.submit()
+    while stream is not None:
         begun = False
-        stream = call.submit()
         try:
             with translated():
                 async for step in stream:
@@ -308,12 +313,13 @@ async def _achunks(call: Call, *, sent: bool = True) -> AsyncGenerator[ChatGener
                         begun = sent
                         yield chunk
             last = call.end(stream)
-            if begun or not call.again(stream):
+            another = None if begun else call.again(stream)
+            if another is None:
                 for chunk in last:
                     yield chunk
-                return
         finally:
             stream.close()
+        stream = another
 
 
 def _result(call: Call) -> ChatResult:

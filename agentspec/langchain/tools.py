@@ -22,7 +22,7 @@ from typing_extensions import is_typeddict
 from agentspec.chat.validate import check_tool
 from agentspec.errors import ConfigError, SchemaError
 from agentspec.grammar.enforce import check_enforced, enforceable_tool
-from agentspec.types import BoundTool, Json, NamedTool, ToolChoice
+from agentspec.types import BoundTool, Json, NamedTool, NamedTools, ToolChoice
 
 __all__ = [
     "OpenAITool",
@@ -118,14 +118,18 @@ def single_tool(tool: ToolLike) -> BoundTool:
 
 def to_choice(value: object, names: Sequence[str]) -> ToolChoice:
     """`tool_choice` in any of LangChain's forms: None, False, "auto", "none", "any", "required", True, a
-    tool's name, and the OpenAI and Anthropic dicts.
+    tool's name, a list of names of which one must be called, and the OpenAI and Anthropic dicts.
 
     Raises ConfigError for a tool that is not bound, and for a forced call without tools.
     """
     choice = _choice(value)
-    if isinstance(choice, NamedTool) and choice.name not in names:
-        known = ", ".join(names) or "none"
-        raise ConfigError(f"tool_choice names {choice.name!r}, which is not bound", hint=f"tools: {known}")
+    wanted: tuple[str, ...] = ()
+    if isinstance(choice, NamedTool | NamedTools):
+        wanted = (choice.name,) if isinstance(choice, NamedTool) else choice.names
+    for name in wanted:
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise ConfigError(f"tool_choice names {name!r}, which is not bound", hint=f"tools: {known}")
     if choice == "required" and not names:
         raise ConfigError("tool_choice asks for a call, but no tools are bound", hint="bind tools first")
     return choice
@@ -135,6 +139,9 @@ def choice_as_openai(choice: ToolChoice) -> str | dict[str, object]:
     """The choice as LangChain keeps it in `kwargs["tool_choice"]`."""
     if isinstance(choice, NamedTool):
         return {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, NamedTools):
+        tools = [{"type": "function", "function": {"name": name}} for name in choice.names]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
     return choice
 
 
@@ -150,12 +157,24 @@ def _choice(value: object) -> ToolChoice:
             return NamedTool(name)
         case {"type": "tool" | "function", "name": str(name)}:
             return NamedTool(name)
+        case [str(), *_] as listed if all(isinstance(name, str) for name in listed):
+            return NamedTools(tuple(map(str, listed)))
+        case {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [_, *_] as tools}}:
+            return NamedTools(tuple(_name_of(tool) for tool in tools))
         case _:
             raise ConfigError(
                 f"tool_choice {value!r} is not understood",
-                hint="use 'auto', 'none', 'any', a tool's name, or "
+                hint="use 'auto', 'none', 'any', a tool's name, a list of names, or "
                 '{"type": "function", "function": {"name": ...}}',
             )
+
+
+def _name_of(tool: object) -> str:
+    match tool:
+        case {"function": {"name": str(name)}} | {"name": str(name)}:
+            return name
+        case _:
+            raise ConfigError(f"tool_choice: {tool!r} names no tool")
 
 
 def _convert(tool: ToolLike) -> BoundTool:

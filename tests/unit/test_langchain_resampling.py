@@ -14,7 +14,9 @@ from langchain_core.exceptions import OutputParserException
 from pydantic import BaseModel, field_validator
 
 from agentspec import ChatAgentSpec
-from agentspec.errors import ConfigError, SchemaError
+from agentspec.engine.request import Request
+from agentspec.engine.stream import Stream
+from agentspec.errors import ConfigError, QueueFullError, SchemaError
 from agentspec.testing import TrieMatcher
 from tests.langchain_fakes import Reply, call_text, fake_model, runtime_of
 
@@ -145,6 +147,22 @@ def test_the_time_limit_holds_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -
     assert model.bind_tools([TAGS]).invoke("x").invalid_tool_calls
     timeouts = [request.generation.timeout for request in runtime_of(model).engine.requests]
     assert timeouts == [10.0, 6.0, 2.0]
+
+
+def test_where_the_queue_is_full_the_reply_is_kept() -> None:
+    model = enforcing(TWICE, ONCE)
+    engine = runtime_of(model).engine
+    submit = engine.submit
+
+    def once(request: Request) -> Stream:
+        if engine.requests:
+            raise QueueFullError("full")
+        return submit(request)
+
+    engine.submit = once  # type: ignore[method-assign]
+    reply = model.bind_tools([TAGS]).invoke("x")
+    assert reply.invalid_tool_calls
+    assert "resampled" not in reply.response_metadata["agentspec"]
 
 
 # ------------------------------------------------------------------------------------------- binding

@@ -22,7 +22,7 @@ from agentspec.langchain.tools import (
     single_tool,
     to_choice,
 )
-from agentspec.types import NamedTool, ToolChoice
+from agentspec.types import NamedTool, NamedTools, ToolChoice
 
 
 def add(a: int, b: int = 2) -> int:
@@ -254,6 +254,11 @@ def test_what_is_not_a_local_tool_is_refused(given: Any) -> None:
         ({"type": "function", "function": {"name": "f"}}, NamedTool("f")),
         ({"type": "function", "name": "f"}, NamedTool("f")),
         ({"type": "tool", "name": "f"}, NamedTool("f")),
+        (["f"], NamedTools(("f",))),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"name": "f"}]}},
+            NamedTools(("f",)),
+        ),
         ({"type": "any"}, "required"),
         ({"type": "auto"}, "auto"),
     ],
@@ -263,7 +268,9 @@ def test_each_choice(given: object, choice: ToolChoice) -> None:
     assert to_choice(choice_as_openai(choice), ["f"]) == choice
 
 
-@pytest.mark.parametrize("given", ["g", {"type": "function", "function": {"name": "g"}}, 3, {"x": 1}])
+@pytest.mark.parametrize(
+    "given", ["g", {"type": "function", "function": {"name": "g"}}, 3, {"x": 1}, [], ["f", "g"], ["f", 3]]
+)
 def test_a_choice_that_cannot_be_made_is_refused(given: object) -> None:
     with pytest.raises(ConfigError):
         to_choice(given, ["f"])

@@ -18,7 +18,17 @@ from agentspec.chat.template import ChatTemplate
 from agentspec.chat.typing import kinds_of, read_value
 from agentspec.errors import ConfigError, TemplateError
 from agentspec.grammar.reply import compile_reply
-from agentspec.types import BoundTool, FinishReason, InvalidCall, Json, ToolChoice, UserTurn, ValidCall
+from agentspec.types import (
+    BoundTool,
+    FinishReason,
+    InvalidCall,
+    Json,
+    NamedTool,
+    NamedTools,
+    ToolChoice,
+    UserTurn,
+    ValidCall,
+)
 from tests.unit.grammars import fits, small_tokenizer
 
 WEATHER = BoundTool(
@@ -185,11 +195,16 @@ def test_white_space_between_the_parts_may_vary(wire: WireFormat) -> None:
 
 @everywhere
 def test_one_call_is_held_to_the_tool_that_was_asked_for(wire: WireFormat) -> None:
-    from agentspec.types import NamedTool
-
-    (found,) = read(wire, render_calls(wire, [EMPTY]), choice=NamedTool("get_weather"))
-    assert isinstance(found, InvalidCall)
-    assert "tool_choice asks for 'get_weather'" in found.error
+    choices: list[ToolChoice] = [NamedTool("get_weather"), NamedTools(("get_weather", "other"))]
+    for choice in choices:
+        (found,) = read(wire, render_calls(wire, [EMPTY]), choice=choice)
+        assert isinstance(found, InvalidCall)
+        assert "tool_choice asks for 'get_weather'" in found.error
+        assert read(wire, render_calls(wire, [SIMPLE]), choice=choice) == [SIMPLE]
+        grammar = compile_reply(small_tokenizer(), wire, TOOLS, choice)
+        assert grammar is not None
+        assert fits(small_tokenizer(), grammar.start(), render_calls(wire, [SIMPLE]))
+        assert not fits(small_tokenizer(), grammar.start(), render_calls(wire, [EMPTY]))
 
 
 @pytest.mark.parametrize(
