@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from agentspec.bench import accuracy
 from agentspec.bench.drafts import Answer, Ask
 from agentspec.bench.replay import Outcome
 from agentspec.bench.stages import Setup
@@ -19,10 +20,11 @@ from agentspec.langchain.call import Call, prepare
 from agentspec.langchain.chat_model import ChatAgentSpec
 from agentspec.langchain.convert import from_openai
 from agentspec.langchain.options import CallOptions
+from agentspec.langchain.reply import raw_of
 from agentspec.langchain.tools import OpenAITool
 from agentspec.types import Json
 
-__all__ = ["answer_with", "call_of", "open_chat"]
+__all__ = ["answer_with", "ask_with", "call_of", "open_chat"]
 
 
 @contextmanager
@@ -97,3 +99,23 @@ def answer_with(chat: ChatAgentSpec) -> Answer:
         return Outcome(json.dumps([reply.text, calls, cut]), reply.response_metadata["agentspec"])
 
     return answer
+
+
+def ask_with(chat: ChatAgentSpec, *, max_tokens: int = 512) -> accuracy.Ask:
+    """A function that answers records with this model, held to a grammar or left alone."""
+
+    def ask(record: accuracy.Record, enforced: bool) -> accuracy.Answered:
+        reply = chat.bind_tools(
+            record.tools,
+            tool_choice="any" if enforced else "auto",
+            parallel_tool_calls=len(record.accepted) > 1,
+            grammar="enforce" if enforced else "off",
+        ).invoke([dict(message) for message in record.messages], temperature=0.0, max_tokens=max_tokens)
+        return accuracy.Answered(
+            calls=[(call["name"], call["args"]) for call in reply.tool_calls],
+            invalid=len(reply.invalid_tool_calls),
+            cut=reply.response_metadata["finish_reason"] == "length",
+            text="\n".join([reply.text, *(raw_of(call["args"] or "") for call in reply.invalid_tool_calls)]),
+        )
+
+    return ask

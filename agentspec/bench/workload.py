@@ -18,11 +18,13 @@ import importlib.resources
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NotRequired, TypeAlias, TypedDict
+from typing import NotRequired, TypeAlias, TypedDict, TypeVar
 
 from agentspec.types import BoundTool, Json
 
 __all__ = ["Message", "Turn", "Workload", "called", "load_workload"]
+
+T = TypeVar("T")
 
 Message: TypeAlias = Mapping[str, Json]
 """A message in OpenAI's form."""
@@ -56,10 +58,10 @@ class Workload:
         return Workload(spread(self.calls, size), spread(self.prose, size))
 
 
-def spread(turns: Sequence[Turn], size: int) -> tuple[Turn, ...]:
-    """At most `size` of the turns, the first one included, evenly spread and in order."""
-    count = min(size, len(turns))
-    return tuple(turns[index * len(turns) // count] for index in range(count))
+def spread(items: Sequence[T], size: int) -> tuple[T, ...]:
+    """At most `size` of the items, the first one included, evenly spread and in order."""
+    count = min(size, len(items))
+    return tuple(items[index * len(items) // count] for index in range(count))
 
 
 class _Step(TypedDict):

@@ -10,7 +10,17 @@ from typing import Annotated
 
 import typer
 
-from agentspec.cli import bench, bench_engine, bench_schemas, cache, models, prove, pull, version
+from agentspec.cli import (
+    bench,
+    bench_accuracy,
+    bench_engine,
+    bench_schemas,
+    cache,
+    models,
+    prove,
+    pull,
+    version,
+)
 from agentspec.errors import AgentSpecError
 
 __all__ = ["app", "main"]
@@ -28,6 +38,7 @@ app.command("models")(models.models_command)
 app.command("prove")(prove.prove_command)
 bench.app.command("concurrency")(bench_engine.concurrency_command)
 bench.app.command("cache")(bench_engine.cache_command)
+bench.app.command("accuracy")(bench_accuracy.accuracy_command)
 bench.app.command("schemas")(bench_schemas.schemas_command)
 app.add_typer(bench.app)
 app.add_typer(cache.app)
