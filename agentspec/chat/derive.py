@@ -1,8 +1,8 @@
 """Finds from a chat template how its family writes calls, by rendering calls of known names and values.
 
 What surrounds the name and the arguments in one call, and in two calls of one turn, is compared: what both
-calls have is each call's own, the rest stands around them all. Only families that write arguments as JSON can
-be found so; for the others there is no format to be had here.
+calls have is each call's own, the rest stands around them all. Families are found so that write arguments as
+JSON or in tags; for the others there is no format to be had here.
 
 It must not know models or tokens.
 """
@@ -54,7 +54,7 @@ _NUMBER = Hole("[0-9]{1,3}", "0")
 
 # reasoning that a template puts in front of a call, and the mark of where it ended
 _THOUGHT = re.compile(
-    r"\s*(?:<(?P<tag>[^<>/\s]*think[^<>]*)>\s*)?</[^<>\s]*think[^<>]*>\s*|\s*<\|START_THINKING\|><\|END_THINKING\|>",
+    r"\s*(?:<[^<>/\s]*think[^<>]*>\s*)?</[^<>\s]*think[^<>]*>\s*|\s*<\|START_THINKING\|><\|END_THINKING\|>"
 )
 _END_OF_TURN = re.compile(
     r"<[|｜](?:eot_id|eom_id|eot|im_end|end|end_of_msg|END_OF_TURN_TOKEN|end_of_text|endoftext|end▁of▁sentence|"
@@ -81,9 +81,7 @@ class _Call:
     tags: Tags | None = None
 
 
-def derive(
-    template: PromptTemplate, can: Capabilities, *, ends: Collection[str] = (), name: str = DERIVED
-) -> WireFormat | None:
+def derive(template: PromptTemplate, can: Capabilities, *, ends: Collection[str] = ()) -> WireFormat | None:
     """The format of the calls that the template writes; None where it writes none, or in another form.
 
     ends: spellings of the tokens that end a turn
@@ -99,7 +97,7 @@ def derive(
         try:
             one = _reply(template, shape, ends, calls[:1])
             two = _reply(template, shape, ends, calls) if several else None
-            found = _compared(one, two, hole, name)
+            found = _compared(one, two, hole)
             if found is not None and all(
                 _reads(found, _reply(template, shape, ends, others[:n]), n)
                 for n in ((1, 3) if several else (1,))
@@ -136,7 +134,7 @@ def _reads(wire_format: WireFormat, text: str, n: int) -> bool:
     return all(isinstance(event, TextDelta) for event in said)
 
 
-def _compared(one: str, two: str | None, hole: Hole, name: str) -> WireFormat | None:
+def _compared(one: str, two: str | None, hole: Hole) -> WireFormat | None:
     """What one call and two have in common."""
     one, two = _without_ids(one), None if two is None else _without_ids(two)
     call = _find(one, 0, hole)
@@ -144,7 +142,7 @@ def _compared(one: str, two: str | None, hole: Hole, name: str) -> WireFormat | 
         return None
     lead, tail = one[: call.start], one[call.end :]
     if two is None:
-        return _format(name, call, hole, opening="", begin=lead, between="", end=tail, closing="")
+        return _format(call, hole, opening="", begin=lead, between="", end=tail, closing="")
     calls = _find(two, 0, hole), _find(two, 1, hole)
     if calls[0] is None or calls[1] is None:
         return None
@@ -152,7 +150,6 @@ def _compared(one: str, two: str | None, hole: Hole, name: str) -> WireFormat | 
     begin = _common_suffix(lead, middle)
     end = _common_prefix(tail, middle[: len(middle) - len(begin)])
     return _format(
-        name,
         call,
         hole,
         opening=lead[: len(lead) - len(begin)],
@@ -290,7 +287,7 @@ def _find_tagged(text: str, index: int) -> _Call | None:
 
 
 def _format(
-    name: str, call: _Call, hole: Hole, *, opening: str, begin: str, between: str, end: str, closing: str
+    call: _Call, hole: Hole, *, opening: str, begin: str, between: str, end: str, closing: str
 ) -> WireFormat | None:
     opening = opening.lstrip() if begin or opening.strip() else opening
     tags = call.tags
@@ -307,7 +304,7 @@ def _format(
     if any(_ID in text for text in (opening, between, end, closing)):
         return None
     return WireFormat(
-        name=name,
+        name=DERIVED,
         opening=opening,
         begin=begin,
         between=between,

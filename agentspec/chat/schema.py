@@ -17,7 +17,7 @@ from agentspec.chat.strictjson import plain
 from agentspec.errors import SchemaError
 from agentspec.types import BoundTool, Json
 
-__all__ = ["check_document", "check_parameters", "check_tool", "closed_document", "closed_schema"]
+__all__ = ["check_document", "check_parameters", "check_tool", "closed_document", "closed_schema", "title_of"]
 
 # keywords that apply schemas to the same value, not to a part of it
 _IN_PLACE = ("allOf", "anyOf", "dependentSchemas", "else", "if", "not", "oneOf", "then")
@@ -92,6 +92,11 @@ def check_parameters(tool: str, parameters: Mapping[str, Json]) -> None:
             pointer="/type",
             keyword="type",
         )
+
+
+def title_of(schema: Mapping[str, Json]) -> str:
+    """What errors call a document."""
+    return str(schema.get("title") or "response")
 
 
 def check_document(tool: str, parameters: Mapping[str, Json]) -> None:

@@ -135,7 +135,7 @@ def read_value(text: str, kinds: frozenset[str]) -> Json:
 
 
 def _python(text: str) -> Json:
-    """A value as Python writes it, which some templates do, and their models learn. Raises ValueError."""
+    """A value as Python writes it, which some templates do. Raises ValueError."""
     if len(text) > _MOST_PYTHON:
         raise ValueError("not a value of Python's")
     try:

@@ -20,7 +20,14 @@ from referencing import Registry
 from referencing.jsonschema import Schema
 
 from agentspec.chat.keywords import upgraded
-from agentspec.chat.schema import check_document, check_parameters, check_tool, closed_document, closed_schema
+from agentspec.chat.schema import (
+    check_document,
+    check_parameters,
+    check_tool,
+    closed_document,
+    closed_schema,
+    title_of,
+)
 from agentspec.chat.strictjson import parse_json_strict, write_json
 from agentspec.errors import SchemaError
 from agentspec.types import BoundTool, InvalidCall, Json, ValidCall
@@ -82,8 +89,7 @@ def document_fault(schema: Mapping[str, Json], text: str) -> str | None:
         value = parse_json_strict(text)
     except ValueError as error:
         return _short(f"document: {error}")
-    name = str(schema.get("title") or "response")
-    return _fault(_compile(name, write_json(schema), document=True), value, "document")
+    return _fault(_compile(title_of(schema), write_json(schema), document=True), value, "document")
 
 
 def compile_tool(tool: BoundTool) -> None:

@@ -5,26 +5,39 @@ It must not know how a grammar is written.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Mapping
 
-from agentspec.chat.schema import check_tool, closed_document, closed_schema
+from agentspec.chat.schema import check_parameters, closed_document, closed_schema, title_of
+from agentspec.chat.strictjson import write_json
 from agentspec.errors import GrammarError, SchemaError
 from agentspec.grammar.superset import Enforceable, UnenforceableError, enforceable
 from agentspec.types import BoundTool, Json
 
-__all__ = ["check_enforced", "enforceable_document", "enforceable_tool", "schema_error", "title_of"]
+__all__ = ["check_enforced", "enforceable_document", "enforceable_tool", "schema_error"]
 
 _KEYWORD = re.compile(r'^Unimplemented keys: \["([^"]+)"')
 
 
 def enforceable_tool(tool: BoundTool) -> Enforceable:
     """A tool's arguments. Raises SchemaError naming the tool, the pointer and the keyword."""
-    check_tool(tool)
     try:
-        return enforceable(closed_schema(tool.parameters))
+        text = write_json(tool.parameters)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise SchemaError(f"its schema is not JSON: {error}", tool=tool.name) from None
+    return _enforceable_arguments(tool.name, text)
+
+
+@functools.lru_cache(maxsize=512)  # a tool set is asked for when it is bound, and for each of its grammars
+def _enforceable_arguments(name: str, text: str) -> Enforceable:
+    parameters = json.loads(text)
+    check_parameters(name, parameters)
+    try:
+        return enforceable(closed_schema(parameters))
     except UnenforceableError as error:
-        raise schema_error(tool.name, error) from error
+        raise schema_error(name, error) from error
 
 
 def enforceable_document(schema: Mapping[str, Json]) -> Enforceable:
@@ -61,8 +74,3 @@ def schema_error(name: str, error: GrammarError) -> SchemaError:
         keyword=keyword[1] if keyword else "",
         hint="rewrite that part of the schema, or bind the model without this tool",
     )
-
-
-def title_of(schema: Mapping[str, Json]) -> str:
-    """What errors call a document."""
-    return str(schema.get("title") or "response")

@@ -134,10 +134,6 @@ def _patterns_of_keys(schema: Schema, _: Mapping[str, Json]) -> None:
         schema["additionalProperties"] = {"anyOf": choices} if choices else False
 
 
-def _names(schema: Schema, _: Mapping[str, Json]) -> None:
-    del schema["propertyNames"]
-
-
 def _assertions(schema: Schema, _: Mapping[str, Json]) -> None:
     pattern = schema["pattern"]
     if isinstance(pattern, str):
@@ -155,7 +151,7 @@ _STEPS: Final[Mapping[str, _Step]] = {
     "unevaluatedProperties": _drop("unevaluatedProperties"),
     "contains": _contains,
     "uniqueItems": _unique,
-    "propertyNames": _names,
+    "propertyNames": _drop("propertyNames"),
     "patternProperties": _patterns_of_keys,
     "minProperties": _drop("minProperties"),
     "maxProperties": _drop("maxProperties"),

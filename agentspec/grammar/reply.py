@@ -21,8 +21,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from agentspec.chat.formats.base import Hole, WireFormat
+from agentspec.chat.schema import title_of
 from agentspec.errors import GrammarError
-from agentspec.grammar.enforce import enforceable_document, enforceable_tool, schema_error, title_of
+from agentspec.grammar.enforce import enforceable_document, enforceable_tool, schema_error
 from agentspec.grammar.following import FollowingGrammar
 from agentspec.grammar.habits import Habits, Lesson
 from agentspec.grammar.loose import LooseGrammar

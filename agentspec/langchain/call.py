@@ -17,10 +17,11 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 
 from agentspec.chat.parser import ReplyParser
+from agentspec.chat.schema import title_of
 from agentspec.chat.validate import document_fault
 from agentspec.engine.request import Request, Step
 from agentspec.errors import ConfigError, QueueFullError
-from agentspec.grammar.enforce import check_enforced, enforceable_document, enforceable_tool, title_of
+from agentspec.grammar.enforce import check_enforced, enforceable_document, enforceable_tool
 from agentspec.langchain.convert import recent_texts, to_turns, with_instructions
 from agentspec.langchain.errors import translated
 from agentspec.langchain.options import CallOptions

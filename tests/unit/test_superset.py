@@ -277,6 +277,15 @@ def test_whatever_fits_a_schema_fits_it_relaxed(seed: int) -> None:
     assert n_fitting > 100
 
 
+def test_a_branch_that_asks_less_may_fit_beside_another() -> None:
+    """Then one of them is enough, also where nobody chose that: exactly one would ask for more."""
+    schema: dict[str, Json] = {"oneOf": [{"type": "string", "pattern": "^a"}, {"const": "b"}]}
+    for keyword in ("pattern", "oneOf"):
+        chosen = [one for one in possible(schema) if one.keyword == keyword]
+        assert len(chosen) == 1
+        assert jsonschema.Draft202012Validator(relaxed(schema, chosen)).is_valid("b")
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_names_that_are_said_otherwise_are_the_same(seed: int) -> None:
     chance = random.Random(seed)
