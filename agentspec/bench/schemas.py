@@ -9,6 +9,7 @@ It must not know how results are shown.
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 import time
@@ -84,7 +85,7 @@ def _spread(seconds: Sequence[float], unit: float) -> Json:
     ordered = sorted(seconds)
     return {
         "median": round(unit * statistics.median(ordered), 3),
-        "p99": round(unit * ordered[int(0.99 * (len(ordered) - 1))], 3),
+        "p99": round(unit * ordered[math.ceil(0.99 * (len(ordered) - 1))], 3),
         "max": round(unit * ordered[-1], 3),
     }
 

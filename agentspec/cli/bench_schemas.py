@@ -27,7 +27,7 @@ def schemas_command(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...", help="Files or folders of *.json or *.jsonl with tools.", show_default=False
+            metavar="PATH", help="Files or folders of *.json or *.jsonl with tools.", show_default=False
         ),
     ],
     model: Target = DEFAULT_MODEL,
