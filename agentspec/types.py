@@ -365,10 +365,11 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """calls: (id, name, arguments) of each earlier call."""
+    """calls: (id, name, arguments) of each earlier call. reasoning: what the model thought before them."""
 
     text: str
     calls: tuple[tuple[str, str, Mapping[str, Json]], ...] = ()
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

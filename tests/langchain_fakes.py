@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from agentspec.chat.formats import HERMES
+from agentspec.chat.reasoning import Reasoning
 from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate
 from agentspec.engine.request import Request, Result, Step
 from agentspec.engine.stream import Channel, Stream
@@ -95,13 +96,16 @@ def result(reply: Reply, request: Request) -> Result:
 class FakeRuntime:
     """Stands where `agentspec.engine.runtime.Runtime` does. It records which grammars were asked for."""
 
-    def __init__(self, *replies: Reply | str | None, n_ctx: int = 100_000) -> None:
+    def __init__(
+        self, *replies: Reply | str | None, n_ctx: int = 100_000, chat_template: str | None = None
+    ) -> None:
         self.name = "fake-model"
         self.n_ctx = n_ctx
         self.add_bos = False
+        self.shown: frozenset[int] = frozenset()
         self.vocab = Bytes()
         self.format = HERMES
-        self.template = ChatTemplate(BUILTIN_TEMPLATES["chatml"], wire_format=HERMES)
+        self.template = ChatTemplate(chat_template or BUILTIN_TEMPLATES["chatml"], wire_format=HERMES)
         self.engine = FakeEngine(
             n_ctx, [Reply(reply) if isinstance(reply, str) else reply for reply in replies]
         )
@@ -127,11 +131,18 @@ class FakeRuntime:
         *,
         spelling: str,  # noqa: ARG002 - the contract's
         parallel: bool,
+        reasoning: Reasoning,  # noqa: ARG002
     ) -> Matcher | None:
         self.asked.append((tuple(tool.name for tool in tools), choice, parallel))
         return self.matcher
 
-    def schema_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher | None:  # noqa: ARG002
+    def schema_matcher(
+        self,
+        schema: Mapping[str, Json],
+        *,
+        spelling: str,  # noqa: ARG002 - the contract's
+        reasoning: Reasoning,  # noqa: ARG002
+    ) -> Matcher | None:
         self.schemas.append(schema)
         return self.matcher
 
@@ -144,9 +155,11 @@ class FakeRuntime:
         pass
 
 
-def fake_model(*replies: Reply | str | None, n_ctx: int = 100_000, **options: object) -> ChatAgentSpec:
+def fake_model(
+    *replies: Reply | str | None, n_ctx: int = 100_000, chat_template: str | None = None, **options: object
+) -> ChatAgentSpec:
     """A chat model that gives these replies, one a call."""
-    runtime = FakeRuntime(*replies, n_ctx=n_ctx)
+    runtime = FakeRuntime(*replies, n_ctx=n_ctx, chat_template=chat_template)
     return ChatAgentSpec.from_runtime(cast("Runtime", runtime), **options)
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "bench_accuracy",
     "best_effort",
     "is_right",
+    "kept_in",
     "read_records",
 ]
 
@@ -112,6 +113,37 @@ def bench_accuracy(
             found.wrong += (record.name,)
         report(len(records))
     return found
+
+
+def kept_in(path: Path, ask: Ask) -> Ask:
+    """Asks what the JSONL file at `path` does not hold yet, and adds the answer to it.
+
+    Raises ConfigError where the file is something else.
+    """
+    held: dict[tuple[str, bool], Answered] = {}
+    if path.exists():
+        try:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                known = json.loads(line)
+                calls = [(str(name), arguments) for name, arguments in known["calls"]]
+                answered = Answered(calls, int(known["invalid"]), bool(known["cut"]), str(known["text"]))
+                held[str(known["id"]), bool(known["enforced"])] = answered
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ConfigError(
+                f"{path} does not hold replies of an earlier run: {error}",
+                hint="name a new file, or delete this one",
+            ) from error
+
+    def answer(record: Record, enforced: bool) -> Answered:
+        key = (record.name, enforced)
+        if key not in held:
+            held[key] = found = ask(record, enforced)
+            line = {"id": record.name, "enforced": enforced, "calls": found.calls, "invalid": found.invalid}
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**line, "cut": found.cut, "text": found.text}) + "\n")
+        return held[key]
+
+    return answer
 
 
 # ----------------------------------------------------------------------------------------------- judging

@@ -21,6 +21,7 @@ from agentspec.types import Json
 __all__ = ["SAMPLE_ARGUMENTS", "SAMPLE_NAME", "Capabilities", "MessageShape", "probe"]
 
 SAMPLE_NAME = "zq_tool"
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 SAMPLE_ARGUMENTS: Mapping[str, Json] = {"zq_key": "zq_value"}
 
 
@@ -49,6 +50,7 @@ class Capabilities:
     call_sample:  the rendering of one call of the sample tool; "" with call_shape None
     several:      whether one turn may hold several calls
     list_tools:   where there are no tools, the template needs an empty list and fails on None
+    reasoning:    the key of a message under which the template takes earlier reasoning; None if it takes none
     """
 
     system: Literal["anywhere", "first", "nowhere"]
@@ -58,6 +60,7 @@ class Capabilities:
     call_sample: str
     several: bool
     list_tools: bool
+    reasoning: str | None
 
 
 def call_message(
@@ -95,6 +98,7 @@ def _probe_source(source: str) -> Capabilities:
         call_sample=sample,
         several=shape is not None and _several(template, shape),
         list_tools=_render_as_is(template, [_user("a")], None) is None,
+        reasoning=_reasoning(template, shape),
     )
 
 
@@ -196,6 +200,20 @@ def _is_call(sample: str) -> bool:
     return all(mark in sample for mark in (SAMPLE_NAME, "zq_key", "zq_value")) and not any(
         mark in sample for mark in spoiled
     )
+
+
+def _reasoning(template: PromptTemplate, shape: MessageShape | None) -> str | None:
+    """Many templates show only the reasoning since the user spoke last."""
+    turns: list[dict[str, Json]] = [_user("a"), _assistant("b")]
+    if shape is not None:
+        call_id = _sample_ids(shape)[0]
+        call = call_message("", [(call_id, SAMPLE_NAME, SAMPLE_ARGUMENTS)], shape)
+        turns = [_user("a"), call, _result(call_id, "b")]
+    for key in _REASONING_KEYS:
+        shown = _render(template, [turns[0], {**turns[1], key: _text("t")}, *turns[2:]], [_TOOL])
+        if shown is not None and all(_text(mark) in shown for mark in "abt"):
+            return key
+    return None
 
 
 def _sample_ids(shape: MessageShape) -> tuple[str, str]:

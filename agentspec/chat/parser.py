@@ -25,14 +25,22 @@ from agentspec.chat.calls import CallReader
 from agentspec.chat.formats.base import WireFormat
 from agentspec.chat.jsonscan import CallScan, JsonScan, Shape
 from agentspec.chat.marked import MarkedScan
+from agentspec.chat.reasoning import NO_THOUGHT, Reasoning, ThoughtSplitter
 from agentspec.types import BoundTool, FinishReason, InvalidCall, NamedTool, NamedTools, ToolChoice, ValidCall
 
-__all__ = ["CallEvent", "ReplyEvent", "ReplyParser", "TextDelta"]
+__all__ = ["CallEvent", "ReasoningDelta", "ReplyEvent", "ReplyParser", "TextDelta"]
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """Further text of the reply; never empty."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """Further text of the reasoning that the reply begins with; never empty."""
 
     text: str
 
@@ -44,7 +52,7 @@ class CallEvent:
     call: ValidCall | InvalidCall
 
 
-ReplyEvent: TypeAlias = TextDelta | CallEvent
+ReplyEvent: TypeAlias = TextDelta | ReasoningDelta | CallEvent
 
 _FENCE = "```"
 _FENCED_LANGUAGES = ("", "json", "tool_call", "xml")
@@ -59,6 +67,7 @@ class ReplyParser:
     choice:    under "none" everything is text. Under a forced choice, in a format without markers, a bare
                call that does not fit is an invalid call, not text.
     parallel:  False allows one call a reply; further ones are invalid
+    reasoning: what the reply may begin with, in which nothing is a call
     """
 
     def __init__(
@@ -68,8 +77,10 @@ class ReplyParser:
         choice: ToolChoice = "auto",
         *,
         parallel: bool = True,
+        reasoning: Reasoning = NO_THOUGHT,
     ) -> None:
         self._format = wire_format
+        self._thoughts = ThoughtSplitter(reasoning)
         self._reader = CallReader(wire_format, tools, choice, parallel=parallel)
         self._active = bool(tools) and choice != "none"
         self._forced = choice == "required" or isinstance(choice, NamedTool | NamedTools)
@@ -94,11 +105,12 @@ class ReplyParser:
 
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """The events that these bytes settle. `data` may begin and end inside a character."""
-        return self._run(self._decoder.decode(data))
+        return self._take(*self._thoughts.feed(self._decoder.decode(data)))
 
     def finish(self, reason: FinishReason, complete: bool = True) -> list[ReplyEvent]:
         """The last events. `complete` is False where a grammar was not satisfied when the reply ended."""
-        events = self._run(self._decoder.decode(b"", final=True))
+        events = self._take(*self._thoughts.feed(self._decoder.decode(b"", final=True)))
+        events += self._take(*self._thoughts.finish())
         # A marked call needs its end marker unless the model itself chose to end there: whatever was cut
         # off might have made the text between the markers something other than this one object.
         cut = _CUT.get(reason, "" if complete else "cut: the reply ended before its grammar allowed")
@@ -119,9 +131,13 @@ class ReplyParser:
 
     # ---------------------------------------------------------------------------------- one character
 
-    def _run(self, text: str) -> list[ReplyEvent]:
+    def _take(self, thought: str, text: str) -> list[ReplyEvent]:
+        if thought:
+            self._events.append(ReasoningDelta(thought))
         if not self._active:
-            return [TextDelta(text)] if text else []
+            if text:
+                self._events.append(TextDelta(text))
+            return self._drain()
         self._input.extend(text)
         while self._input:
             char = self._input.popleft()

@@ -80,7 +80,7 @@ def _call_as_text(turn: Turn, wire_format: WireFormat) -> Turn:
     if not isinstance(turn, AssistantTurn) or not turn.calls:
         return turn
     written = render_calls(wire_format, ((name, arguments) for _, name, arguments in turn.calls))
-    return AssistantTurn(_paragraphs([turn.text, written], "\n"))
+    return replace(turn, text=_paragraphs([turn.text, written], "\n"), calls=())
 
 
 def _one_call_a_turn(turns: Sequence[Turn]) -> list[Turn]:
@@ -91,7 +91,8 @@ def _one_call_a_turn(turns: Sequence[Turn]) -> list[Turn]:
     for turn in turns:
         if isinstance(turn, AssistantTurn) and len(turn.calls) > 1:
             for index, call in enumerate(turn.calls):
-                shaped.append(AssistantTurn("" if index else turn.text, (call,)))
+                rest = AssistantTurn("", (call,))
+                shaped.append(rest if index else replace(turn, calls=(call,)))
                 if call[0] in results:
                     shaped.append(results[call[0]])
                     moved.add(call[0])
@@ -132,8 +133,9 @@ def _join_repeats(turns: Sequence[Turn]) -> list[Turn]:
                 shaped[-1] = SystemTurn(_paragraphs([first, second]))
             case UserTurn(first, name), UserTurn(second):
                 shaped[-1] = UserTurn(_paragraphs([first, second]), name)
-            case AssistantTurn(first, ()), AssistantTurn(second, calls):
-                shaped[-1] = AssistantTurn(_paragraphs([first, second]), calls)
+            case AssistantTurn(first, (), before), AssistantTurn(second, calls, reasoning):
+                thought = _paragraphs([before, reasoning])
+                shaped[-1] = AssistantTurn(_paragraphs([first, second]), calls, thought)
             case _:
                 shaped.append(turn)
     return shaped

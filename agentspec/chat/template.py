@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from agentspec.chat.capabilities import MessageShape, call_message, probe
 from agentspec.chat.derive import DERIVED
 from agentspec.chat.detect import detect
 from agentspec.chat.formats import WireFormat, writes
+from agentspec.chat.reasoning import Reasoning, find_marks, reasoning_of
 from agentspec.chat.reshape import Reshaping
 from agentspec.chat.sandbox import PromptTemplate
 from agentspec.errors import ConfigError, TemplateError
@@ -77,6 +79,8 @@ class ChatTemplate:
                   must not get another from the tokenizer.
     ends:         spellings of the tokens that end a turn
     wire_format:  how calls are written; None finds it from the template
+
+    `marks` are what stands around the model's reasoning; None where it does none.
     """
 
     def __init__(
@@ -94,6 +98,11 @@ class ChatTemplate:
         if wire_format is None:
             wire_format = detect(source, bos=bos, eos=eos, ends=ends)
         self.wire_format = wire_format
+        self.marks = find_marks(source)
+
+    def reasoning(self, prompt: str) -> Reasoning:
+        """What the reply to a rendered prompt may begin with."""
+        return reasoning_of(prompt, self.marks)
 
     @property
     def shows_tools(self) -> bool:
@@ -132,7 +141,7 @@ class ChatTemplate:
         shown = listed if shape is not None else []
         variables: dict[str, Json] = {
             **(extra or {}),
-            "messages": _messages(shaped, shape or MessageShape()),
+            "messages": _messages(shaped, shape or MessageShape(), self._can.reasoning),
             "tools": shown or ([] if self._can.list_tools else None),
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -140,6 +149,12 @@ class ChatTemplate:
         try:
             return self._template.render(variables)
         except TemplateError as error:
+            if any(isinstance(turn, AssistantTurn) and turn.reasoning for turn in turns):
+                # some take it only in turns that say nothing else
+                without = [
+                    replace(turn, reasoning="") if isinstance(turn, AssistantTurn) else turn for turn in turns
+                ]
+                return self.render(without, tools, add_generation_prompt=add_generation_prompt, extra=extra)
             roles = ", ".join(_role(turn) for turn in turns) or "none"
             hint = error.hint or "change the conversation, or pass another chat_template="
             raise TemplateError(f"{error.message} (roles given: {roles})", hint=hint) from error
@@ -157,21 +172,25 @@ def _role(turn: Turn) -> str:
             return "tool"
 
 
-def _messages(turns: Sequence[Turn], shape: MessageShape) -> list[Json]:
+def _messages(turns: Sequence[Turn], shape: MessageShape, reasoning_key: str | None) -> list[Json]:
     names: dict[str, str] = {}  # of calls, by id
     messages: list[Json] = []
+
+    def thought(reasoning: str) -> dict[str, Json]:
+        return {reasoning_key: reasoning} if reasoning and reasoning_key is not None else {}
+
     for turn in turns:
         match turn:
             case SystemTurn(text):
                 messages.append({"role": "system", "content": text})
             case UserTurn(text, name):
                 messages.append({"role": "user", "content": text, **({"name": name} if name else {})})
-            case AssistantTurn(text, ()):
-                messages.append({"role": "assistant", "content": text})
-            case AssistantTurn(text, calls):
+            case AssistantTurn(text, (), reasoning):
+                messages.append({"role": "assistant", "content": text, **thought(reasoning)})
+            case AssistantTurn(text, calls, reasoning):
                 names.update((call_id, name) for call_id, name, _ in calls)
                 given = [(_id(call_id, shape), name, arguments) for call_id, name, arguments in calls]
-                messages.append(call_message(text, given, shape))
+                messages.append({**call_message(text, given, shape), **thought(reasoning)})
             case ToolTurn(text, call_id, name):
                 messages.append(
                     {

@@ -37,6 +37,16 @@ def accuracy_command(
     limit: Annotated[int, typer.Option(min=1, help="Most prompts, spread evenly over the file.")] = 300,
     n_gpu_layers: GpuLayers = "auto",
     n_threads: Threads = None,
+    replies: Annotated[
+        Path | None,
+        typer.Option(
+            "--replies",
+            metavar="FILE",
+            help="Keep every reply in this JSONL file, and take those it holds from it: a run that was "
+            "interrupted goes on.",
+            dir_okay=False,
+        ),
+    ] = None,
     as_json: JsonFile = None,
 ) -> None:
     """Compare calls with accepted ones: under the grammar, and by the model left alone.
@@ -44,13 +54,15 @@ def accuracy_command(
     A line of the file is {"messages": [...], "tools": [...], "accepted": [{tool: {argument: [values]}}]}, one
     entry a call; an empty string among the values means that the argument may be left out. Greedy.
     """
-    from agentspec.bench.accuracy import bench_accuracy, read_records
+    from agentspec.bench.accuracy import bench_accuracy, kept_in, read_records
     from agentspec.bench.chat import ask_with
     from agentspec.bench.workload import spread
     from agentspec.langchain.chat_model import ChatAgentSpec
 
     if as_json is not None:
         check_writable(as_json)
+    if replies is not None:
+        check_writable(replies, "--replies")
     started = time.perf_counter()
     records = spread(read_records(file), limit)
     draft_model = draft_of(draft, model)
@@ -64,8 +76,9 @@ def accuracy_command(
         snapshots="off",
     )
     try:
+        ask = ask_with(chat) if replies is None else kept_in(replies, ask_with(chat))
         with progress("prompts") as report:
-            findings = bench_accuracy(records, ask_with(chat), report=lambda due: report("calls", due))
+            findings = bench_accuracy(records, ask, report=lambda due: report("calls", due))
     finally:
         chat.close()
     result = {**findings.as_json(), "model": model, "draft": draft_model, "file": str(file)}

@@ -46,17 +46,17 @@ def help_of(options: type[Options], name: str) -> OptionInfo:
     return option
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, option: str = "--json") -> None:
     """Raises ConfigError where a result could not be written, before minutes have gone into it.
 
-    path: of `--json`; "-" is stdout
+    path: what `option` was given; "-" is stdout
     """
     if str(path) == "-":
         return
     try:
         path.touch()
     except OSError as error:
-        raise ConfigError(f"--json {path} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{option} {path} cannot be written: {error.strerror}") from error
 
 
 def draft_of(draft: str, model: str) -> str | None:

@@ -23,6 +23,7 @@ class Request:
     texts:      what values of the reply are likely to be copied from, the latest first
     n_stable:   how many of the prompt's first tokens other conversations are likely to begin with too: its
                 instructions and tools. Their state is kept on disk.
+    shown:      control tokens that are spelled out in the reply's bytes: its parser looks for them
     """
 
     prompt: tuple[int, ...]
@@ -34,6 +35,7 @@ class Request:
     tool_set: str = ""
     texts: tuple[str, ...] = ()
     n_stable: int = 0
+    shown: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentspec.chat import formats
-from agentspec.chat.formats import WireFormat
+from agentspec.chat.formats import WireFormat, special_names
+from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
 from agentspec.chat.template import ChatTemplate, template_source
 from agentspec.config import ContextOptions, RuntimeOptions, cache_dir
 from agentspec.drafts.base import Draft
@@ -111,6 +112,7 @@ class Runtime:
         self.template = template
         self.format = wire_format
         self.n_ctx = n_ctx
+        self.shown = _control_tokens(vocab, template)
         self._bos_id = bos_id
         self._turn_end_id = turn_end_id
         self._grammars: OrderedDict[str, Grammar | None] = OrderedDict()
@@ -156,42 +158,69 @@ class Runtime:
         return common_prefix(other, prompt)
 
     def reply_matcher(
-        self, tools: Sequence[BoundTool], choice: ToolChoice, *, spelling: str, parallel: bool
+        self,
+        tools: Sequence[BoundTool],
+        choice: ToolChoice,
+        *,
+        spelling: str,
+        parallel: bool,
+        reasoning: Reasoning = NO_THOUGHT,
     ) -> Matcher | None:
         """A matcher that binds a whole reply; None where every text is legal.
 
         Raises SchemaError naming the tool whose schema cannot be enforced.
         """
         return self._start(
-            ["reply", _shown(tools), repr(choice), parallel, spelling],
+            ["reply", _shown(tools), repr(choice), parallel, spelling, reasoning.opening],
             lambda tokenizer: compile_reply(
-                tokenizer, self.format, tools, choice, spelling=spelling, parallel=parallel
+                tokenizer,
+                self.format,
+                tools,
+                choice,
+                spelling=spelling,
+                parallel=parallel,
+                reasoning=reasoning,
             ),
         )
 
     def reply_follower(
-        self, tools: Sequence[BoundTool], choice: ToolChoice, *, parallel: bool
+        self,
+        tools: Sequence[BoundTool],
+        choice: ToolChoice,
+        *,
+        parallel: bool,
+        reasoning: Reasoning = NO_THOUGHT,
     ) -> Matcher | None:
         """A matcher that goes along with a reply and only proposes. None, and raises, as `reply_matcher`."""
         return self._start(
-            ["follow reply", _shown(tools), repr(choice), parallel],
+            ["follow reply", _shown(tools), repr(choice), parallel, reasoning.opening],
             lambda tokenizer: follow_reply(
-                tokenizer, self.format, tools, choice, end=self._turn_end_id, parallel=parallel
+                tokenizer,
+                self.format,
+                tools,
+                choice,
+                end=self._turn_end_id,
+                parallel=parallel,
+                reasoning=reasoning,
             ),
         )
 
-    def schema_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher | None:
+    def schema_matcher(
+        self, schema: Mapping[str, Json], *, spelling: str, reasoning: Reasoning = NO_THOUGHT
+    ) -> Matcher | None:
         """A matcher for a reply that is one JSON document fitting the schema. Raises SchemaError."""
         return self._start(
-            ["schema", schema, spelling],
-            lambda tokenizer: compile_json(tokenizer, schema, spelling=spelling),
+            ["schema", schema, spelling, reasoning.opening],
+            lambda tokenizer: compile_json(tokenizer, schema, spelling=spelling, reasoning=reasoning),
         )
 
-    def schema_follower(self, schema: Mapping[str, Json]) -> Matcher | None:
+    def schema_follower(
+        self, schema: Mapping[str, Json], *, reasoning: Reasoning = NO_THOUGHT
+    ) -> Matcher | None:
         """A matcher that goes along with such a reply and only proposes. Raises SchemaError."""
         return self._start(
-            ["follow schema", schema],
-            lambda tokenizer: follow_json(tokenizer, schema, end=self._turn_end_id),
+            ["follow schema", schema, reasoning.opening],
+            lambda tokenizer: follow_json(tokenizer, schema, end=self._turn_end_id, reasoning=reasoning),
         )
 
     def close(self) -> None:
@@ -316,6 +345,15 @@ def _cheap_drafts(vocab: Vocab, spec: RuntimeSpec) -> list[Draft]:
 def _shown(tools: Sequence[BoundTool]) -> list[Json]:
     """What a grammar depends on in tools."""
     return [{"name": tool.name, "parameters": tool.parameters} for tool in tools]
+
+
+def _control_tokens(vocab: Vocabulary, template: ChatTemplate) -> frozenset[int]:
+    """Those that mark calls and reasoning: what parses a reply looks for their spelling."""
+    texts = template.wire_format.texts
+    if template.marks is not None:
+        texts = (*texts, template.marks.begin, template.marks.end)
+    found = {vocab.special_id(name) for text in texts for name in special_names(text)}
+    return frozenset(token for token in found if token is not None and token not in vocab.end_ids)
 
 
 def _spelling(vocab: Vocab, token: int | None) -> str:

@@ -96,6 +96,8 @@ class RunningSequence:
                 self.matcher.advance(token)
             spelled = vocab.token_bytes(token)
             self.scanner.advance(spelled)
+            if token in self.request.shown:
+                spelled = vocab.pieces()[token]
             data += self._stops.feed(spelled)
             if self._stops.stopped or (self.matcher is not None and self.matcher.done()):
                 reason = "stop"

@@ -17,10 +17,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from agentspec.chat.formats.base import Hole, WireFormat
+from agentspec.chat.formats.base import SPECIAL, Hole, WireFormat
+from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
 from agentspec.chat.schema import title_of
 from agentspec.errors import GrammarError
 from agentspec.grammar.enforce import enforceable_document, enforceable_tool, schema_error
@@ -30,6 +30,7 @@ from agentspec.grammar.loose import LooseGrammar
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.order import Orders, in_order
 from agentspec.grammar.tagged import tagged_rules
+from agentspec.grammar.thought import THOUGHT, Gate, thought_rules
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import BracketTrigger, HeadTrigger, MarkerTrigger, Trigger, TriggeredGrammar
 from agentspec.types import BoundTool, Json, NamedTool, NamedTools, ToolChoice
@@ -38,9 +39,6 @@ __all__ = ["compile_arguments", "compile_json", "compile_reply", "follow_json", 
 
 _TIGHT = (", ", ": ")
 _COMPACT = (",", ":")
-_SPECIAL = re.compile(
-    r"(<[^<>\s]+>|\[[A-Z_]+\])"
-)  # how special tokens are spelled: <tool_call>, [TOOL_CALLS]
 _FENCE = "\n```"  # what closes a fenced block
 
 
@@ -52,10 +50,12 @@ def compile_reply(
     *,
     spelling: str = "canonical",
     parallel: bool = True,
+    reasoning: Reasoning = NO_THOUGHT,
 ) -> Grammar | None:
     """The grammar of a reply; None where every text is legal.
 
-    parallel: whether one reply may hold several calls; a named tool is called once in any case.
+    parallel:  whether one reply may hold several calls; a named tool is called once in any case.
+    reasoning: what the reply may begin with
     A schema that the engine does not take whole is enforced as far as can be (`agentspec.grammar.superset`).
     Raises SchemaError naming the tool whose schema it takes in no form.
     """
@@ -64,7 +64,7 @@ def compile_reply(
     writer = _Writer(tokenizer, wire, tools, choice, parallel=parallel, spelling=spelling)
     with writer.blaming():
         if choice != "auto":
-            return CompiledGrammar(tokenizer, writer.reply())
+            return CompiledGrammar(tokenizer, writer.reply(reasoning=reasoning))
         triggers: list[Trigger] = []
         if wire.marker:
             marked = CompiledGrammar(tokenizer, writer.reply())
@@ -73,7 +73,7 @@ def compile_reply(
             bare = CompiledGrammar(tokenizer, writer.bare())
             fenced = CompiledGrammar(tokenizer, writer.fenced())
             triggers.append(HeadTrigger(tokenizer, writer.heads(), bare=bare, fenced=fenced))
-    return TriggeredGrammar(triggers) if triggers else None
+    return TriggeredGrammar(triggers, Gate(tokenizer, reasoning)) if triggers else None
 
 
 def compile_arguments(tokenizer: GrammarTokenizer, tool: BoundTool) -> CompiledGrammar:
@@ -93,6 +93,7 @@ def follow_reply(
     *,
     end: int | None,
     parallel: bool = True,
+    reasoning: Reasoning = NO_THOUGHT,
 ) -> FollowingGrammar | None:
     """The grammar that follows a reply; None where there is nothing to call.
 
@@ -119,22 +120,36 @@ def follow_reply(
             fenced = LooseGrammar(tokenizer, tight.fenced, compact.fenced, habits)
             triggers.append(BracketTrigger(tokenizer, bare=bare, fenced=fenced))
     lesson = functools.partial(Lesson, habits, tokenizer.vocab.token_bytes)
-    return FollowingGrammar(None if choice == "auto" else reply, triggers, end=end, lesson=lesson)
+    begins = choice != "auto" and reasoning.opening != "inside"
+    return FollowingGrammar(reply if begins else None, triggers, end=end, lesson=lesson)
 
 
 def compile_json(
-    tokenizer: GrammarTokenizer, schema: Mapping[str, Json], *, spelling: str = "canonical", then: str = ""
+    tokenizer: GrammarTokenizer,
+    schema: Mapping[str, Json],
+    *,
+    spelling: str = "canonical",
+    reasoning: Reasoning = NO_THOUGHT,
 ) -> CompiledGrammar:
-    """The grammar of a reply that is one JSON document fitting the schema, and the text `then`.
+    """The grammar of a reply that is one JSON document fitting the schema.
 
+    reasoning: what the reply may begin with
     Raises SchemaError (its tool is the schema's title) when the grammar engine cannot take it.
     """
     with _blaming_document(schema):
-        return CompiledGrammar(tokenizer, _options(spelling) + _document(schema, then, _TIGHT))
+        document = _document(schema, "", _TIGHT)
+        thought = thought_rules(tokenizer.vocab, reasoning)
+        if thought:
+            document = document.replace("start: ", f"start: {THOUGHT} ", 1) + "\n".join(thought) + "\n"
+        return CompiledGrammar(tokenizer, _options(spelling) + document)
 
 
 def follow_json(
-    tokenizer: GrammarTokenizer, schema: Mapping[str, Json], *, end: int | None
+    tokenizer: GrammarTokenizer,
+    schema: Mapping[str, Json],
+    *,
+    end: int | None,
+    reasoning: Reasoning = NO_THOUGHT,
 ) -> FollowingGrammar:
     """The grammar that follows a reply that is to be one JSON document fitting the schema.
 
@@ -154,7 +169,8 @@ def follow_json(
         )
     lesson = functools.partial(Lesson, habits, tokenizer.vocab.token_bytes)
     trigger = BracketTrigger(tokenizer, bare=bare, fenced=fenced)
-    return FollowingGrammar(bare, [trigger], end=end, lesson=lesson)
+    opening = None if reasoning.opening == "inside" else bare
+    return FollowingGrammar(opening, [trigger], end=end, lesson=lesson)
 
 
 class _Writer:
@@ -186,11 +202,15 @@ class _Writer:
         self._spelling = spelling
         self._separators = separators
 
-    def reply(self, orders: Orders = ()) -> str:
+    def reply(self, orders: Orders = (), reasoning: Reasoning = NO_THOUGHT) -> str:
         """A reply in the family's envelope. orders: of the arguments' keys, where not the schema's."""
         wire = self._wire
         first, last = wire.opening + wire.begin, wire.end + wire.closing
-        return self._lark([f"start: {self._several(first, wire.end, wire.begin, last)}"], orders)
+        thought = thought_rules(self._tokenizer.vocab, reasoning)
+        if thought:  # which takes the white space behind it
+            first = first.lstrip()
+        calls = self._several(first, wire.end, wire.begin, last)
+        return self._lark([f"start: {THOUGHT if thought else ''} {calls}", *thought], orders)
 
     def bare(self, orders: Orders = ()) -> str:
         """A reply of bare objects."""
@@ -291,7 +311,7 @@ def _text(tokenizer: GrammarTokenizer, text: str) -> str:
 
 def _terms(tokenizer: GrammarTokenizer, text: str) -> Iterable[str]:
     quoted = ""  # in one piece: see `_Writer._several`
-    for index, part in enumerate(_SPECIAL.split(text)):
+    for index, part in enumerate(SPECIAL.split(text)):
         token = tokenizer.vocab.special_id(part) if index % 2 else None
         if token is None:
             quoted += part

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from agentspec.grammar.matcher import CompiledGrammar, GrammarMatcher
 from agentspec.grammar.place import call_place
+from agentspec.grammar.thought import Gate
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.types import Legal
 
@@ -147,21 +148,26 @@ class _BareGrammars:
 
 
 class TriggeredGrammar:
-    """Free text until one of the triggers sees a call begin."""
+    """Free text until one of the triggers sees a call begin, which none does in reasoning.
 
-    def __init__(self, triggers: Sequence[Trigger]) -> None:
+    gate: at the beginning of a reply; None where replies begin with no reasoning
+    """
+
+    def __init__(self, triggers: Sequence[Trigger], gate: Gate | None = None) -> None:
         self._triggers = tuple(triggers)
+        self._gate = gate
 
     def start(self) -> TriggeredMatcher:
-        return TriggeredMatcher(self._triggers)
+        return TriggeredMatcher(self._triggers, None if self._gate is None else self._gate.fork())
 
 
 class TriggeredMatcher:
     """A Matcher that allows everything up to a call, and the call's grammar from there on."""
 
-    def __init__(self, triggers: Sequence[Trigger]) -> None:
+    def __init__(self, triggers: Sequence[Trigger], gate: Gate | None) -> None:
         self._triggers = triggers
-        self._free: list[int] = []  # the tokens up to and including the one that began the call
+        self._gate = gate
+        self._free: list[int] = []  # behind reasoning, up to and including the token that began the call
         self._inside: GrammarMatcher | None = None
 
     def legal(self) -> Legal:
@@ -177,12 +183,14 @@ class TriggeredMatcher:
         if self._inside is not None:
             self._inside.advance(token)
             return
+        if self._gate is not None and not self._gate.passed_by(token):
+            return
         entered = (trigger.entered_by(token, self._free) for trigger in self._triggers)
         self._inside = next((matcher for matcher in entered if matcher is not None), None)
         self._free.append(token)
 
     def fork(self) -> TriggeredMatcher:
-        copy = TriggeredMatcher(self._triggers)
+        copy = TriggeredMatcher(self._triggers, None if self._gate is None else self._gate.fork())
         copy._free = list(self._free)
         copy._inside = None if self._inside is None else self._inside.fork()
         return copy

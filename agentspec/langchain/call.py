@@ -17,6 +17,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 
 from agentspec.chat.parser import ReplyParser
+from agentspec.chat.reasoning import Reasoning
 from agentspec.chat.schema import title_of
 from agentspec.chat.validate import document_fault
 from agentspec.engine.request import Request, Step
@@ -133,8 +134,10 @@ def prepare(
     turns = to_turns(messages)
     if wanted is not None and wanted.instructions:
         turns = with_instructions(turns, wanted.instructions)
-    prompt = runtime.tokenize_prompt(runtime.template.render(turns, bound))
-    law, matcher = _law(runtime, bound, choice, wanted, options)
+    shown = runtime.template.render(turns, bound)
+    prompt = runtime.tokenize_prompt(shown)
+    reasoning = runtime.template.reasoning(shown)
+    law, matcher = _law(runtime, bound, choice, wanted, options, reasoning)
     request = Request(
         prompt=prompt,
         matcher=matcher,
@@ -145,11 +148,12 @@ def prepare(
         tool_set=_tool_set(bound, wanted, options),
         texts=recent_texts(turns),
         n_stable=runtime.stable_prefix(turns, bound, prompt),
+        shown=runtime.shown,
     )
     parallel = options.tools.parallel_tool_calls
 
     def new_reply(resampled: int) -> ReplyBuilder:
-        parser = ReplyParser(runtime.format, bound, choice, parallel=parallel)
+        parser = ReplyParser(runtime.format, bound, choice, parallel=parallel, reasoning=reasoning)
         return ReplyBuilder(parser, model_name=runtime.name, prompt_tokens=len(prompt), resampled=resampled)
 
     enforced = law.startswith("enforce")
@@ -168,6 +172,7 @@ def _law(
     choice: ToolChoice,
     wanted: ResponseFormat | None,
     options: CallOptions,
+    reasoning: Reasoning,
 ) -> tuple[str, Matcher | None]:
     """The law of the reply, by name, and the grammar that takes part in it."""
     grammar, spelling = options.law.grammar, options.law.spelling
@@ -178,17 +183,19 @@ def _law(
         if "grammar" not in options.draft.sources:
             return grammar, None  # nobody would ask it
         if wanted is not None:
-            return grammar, runtime.schema_follower(wanted.schema)
-        return grammar, runtime.reply_follower(tools, choice, parallel=parallel)
+            return grammar, runtime.schema_follower(wanted.schema, reasoning=reasoning)
+        return grammar, runtime.reply_follower(tools, choice, parallel=parallel, reasoning=reasoning)
     if options.law.unsupported == "error":
         if wanted is not None:
             check_enforced(title_of(wanted.schema), enforceable_document(wanted.schema))
         for tool in tools:
             check_enforced(tool.name, enforceable_tool(tool))
     if wanted is not None:
-        matcher = runtime.schema_matcher(wanted.schema, spelling=spelling)
+        matcher = runtime.schema_matcher(wanted.schema, spelling=spelling, reasoning=reasoning)
     else:
-        matcher = runtime.reply_matcher(tools, choice, spelling=spelling, parallel=parallel)
+        matcher = runtime.reply_matcher(
+            tools, choice, spelling=spelling, parallel=parallel, reasoning=reasoning
+        )
     return "off" if matcher is None else f"enforce:{spelling}", matcher
 
 

@@ -96,12 +96,28 @@ def _turn(message: BaseMessage, names: Mapping[str, str]) -> Turn:
 def _assistant_turn(message: AIMessage) -> AssistantTurn:
     """The model sees its earlier calls as calls, and its invalid ones as the text it wrote."""
     text = _text(message, dropped=_DROPPED_FROM_ASSISTANT)
+    reasoning = _reasoning(message)
     raws = [raw_of(call["args"] or "") for call in message.invalid_tool_calls]
     calls = tuple(
         (call["id"] or "", call["name"], cast(Mapping[str, Json], call["args"]))
         for call in message.tool_calls
     )
-    return AssistantTurn("\n".join(part for part in (text, *raws) if part), calls=calls)
+    return AssistantTurn("\n".join(part for part in (text, *raws) if part), calls=calls, reasoning=reasoning)
+
+
+def _reasoning(message: AIMessage) -> str:
+    """What the model thought, as it is kept beside the content or in blocks of it."""
+    kept = message.additional_kwargs.get("reasoning_content")
+    if isinstance(kept, str) or isinstance(message.content, str):
+        return kept if isinstance(kept, str) else ""
+    blocks = [block for block in message.content if isinstance(block, dict)]
+    return "".join(
+        text
+        for block in blocks
+        if block.get("type") in _REASONING
+        for key in ("reasoning", "thinking", "reasoning_content")
+        if isinstance(text := block.get(key), str)
+    )
 
 
 def _role_turn(message: ChatMessage) -> Turn:

@@ -24,7 +24,7 @@ from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import InvalidToolCall
 from langchain_core.messages.tool import ToolCall, ToolCallChunk
 
-from agentspec.chat.parser import CallEvent, ReplyParser, TextDelta
+from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyParser, TextDelta
 from agentspec.engine.request import Result
 from agentspec.types import InvalidCall, Json, ValidCall
 
@@ -33,6 +33,7 @@ __all__ = ["PROVIDER", "ReplyBuilder", "raw_of"]
 PROVIDER = "agentspec"
 
 _MARK = "invalid: "
+_REASONING = "reasoning_content"
 
 
 def raw_of(args: str) -> str:
@@ -55,6 +56,7 @@ class ReplyBuilder:
         self._model_name = model_name
         self._prompt_tokens = prompt_tokens
         self._text: list[str] = []
+        self._reasoning: list[str] = []
         self._calls: list[ToolCall] = []
         self._invalid: list[InvalidToolCall] = []
         self._logprobs: list[dict[str, object]] = []
@@ -63,7 +65,7 @@ class ReplyBuilder:
 
     @property
     def text(self) -> str:
-        """The text so far, without calls."""
+        """The text so far, without reasoning and calls."""
         return "".join(self._text)
 
     @property
@@ -112,20 +114,24 @@ class ReplyBuilder:
             raise RuntimeError("the reply has not finished")
         return AIMessage(
             content=self.text,
+            additional_kwargs=_thought("".join(self._reasoning)),
             tool_calls=self._calls,
             invalid_tool_calls=self._invalid,
             usage_metadata=self._usage(result),
             response_metadata=self._metadata(result),
         )
 
-    def _take(self, events: Sequence[TextDelta | CallEvent]) -> list[AIMessageChunk]:
+    def _take(self, events: Sequence[ReplyEvent]) -> list[AIMessageChunk]:
         return [chunk for event in events for chunk in self._chunks(event)]
 
-    def _chunks(self, event: TextDelta | CallEvent) -> list[AIMessageChunk]:
+    def _chunks(self, event: ReplyEvent) -> list[AIMessageChunk]:
         match event:
             case TextDelta(text=text):
                 self._text.append(text)
                 return [_chunk(content=text)]
+            case ReasoningDelta(text=text):
+                self._reasoning.append(text)
+                return [_chunk(reasoning=text)]
             case CallEvent(call=ValidCall() as valid):
                 call = ToolCall(type="tool_call", id=_new_id(), name=valid.name, args=dict(valid.arguments))
                 self._calls.append(call)
@@ -177,7 +183,9 @@ class ReplyBuilder:
         return metadata
 
 
-def _chunk(*, content: str = "", call: ToolCall | None = None, index: int = 0) -> AIMessageChunk:
+def _chunk(
+    *, content: str = "", reasoning: str = "", call: ToolCall | None = None, index: int = 0
+) -> AIMessageChunk:
     calls = []
     if call is not None:
         arguments = json.dumps(call["args"], ensure_ascii=False)
@@ -188,8 +196,16 @@ def _chunk(*, content: str = "", call: ToolCall | None = None, index: int = 0) -
         ]
     # the provider's name is on each chunk: it selects the translator below, and is not concatenated
     return AIMessageChunk(
-        content=content, tool_call_chunks=calls, response_metadata={"model_provider": PROVIDER}
+        content=content,
+        additional_kwargs=_thought(reasoning),
+        tool_call_chunks=calls,
+        response_metadata={"model_provider": PROVIDER},
     )
+
+
+def _thought(text: str) -> dict[str, object]:
+    """Where LangChain's integrations keep reasoning beside the content."""
+    return {_REASONING: text} if text else {}
 
 
 def _new_id() -> str:
@@ -203,12 +219,17 @@ def _new_id() -> str:
 def _text_blocks(message: AIMessage) -> list[blocks.ContentBlock]:
     if not isinstance(message.content, str):
         raise NotImplementedError  # not made here: LangChain's best effort takes over
-    # not create_text_block: it gives each chunk's block an id of its own, and they would not merge
-    return [blocks.TextContentBlock(type="text", text=message.content)] if message.content else []
+    found: list[blocks.ContentBlock] = []
+    if isinstance(thought := message.additional_kwargs.get(_REASONING), str):
+        found.append(blocks.ReasoningContentBlock(type="reasoning", reasoning=thought))
+    if message.content:
+        # not create_text_block: it gives each chunk's block an id of its own, and they would not merge
+        found.append(blocks.TextContentBlock(type="text", text=message.content))
+    return found
 
 
 def _translate(message: AIMessage) -> list[blocks.ContentBlock]:
-    """Text, then calls. Invalid calls are left to the field: LangChain adds them from there."""
+    """Reasoning, text, then calls. Invalid calls are left to the field: LangChain adds them from there."""
     return [*_text_blocks(message), *_call_blocks(message.tool_calls)]
 
 

@@ -14,6 +14,7 @@ from agentspec.bench.accuracy import (
     bench_accuracy,
     best_effort,
     is_right,
+    kept_in,
     read_records,
 )
 from agentspec.bench.chat import ask_with
@@ -140,3 +141,26 @@ def test_the_model_is_asked_both_ways() -> None:
     assert list(best_effort(alone.text)) == [("f", {"city": 3})]
     assert len(runtime_of(model).asked) == 1  # the model left alone has no grammar
     assert {request.sampling.temperature for request in runtime_of(model).engine.requests} == {0.0}
+
+
+def test_replies_that_are_kept_are_not_asked_for_again(tmp_path: Path) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def ask(one: Record, enforced: bool) -> Answered:
+        asked.append((one.name, enforced))
+        return Answered([("f", {"city": "NYC"})], 0, False, "é\n")
+
+    path = tmp_path / "replies.jsonl"
+    first = bench_accuracy([record(name="a")], kept_in(path, ask))
+    path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    records = [record(name="a"), record(name="b")]
+    second = bench_accuracy(records, kept_in(path, ask))
+    assert asked == [("a", True), ("a", False), ("b", True), ("b", False)]
+    assert (first.exact_match, second.exact_match) == (1, 2)
+
+
+def test_a_file_of_something_else_is_no_replies(tmp_path: Path) -> None:
+    path = tmp_path / "replies.jsonl"
+    path.write_text('{"id": 1}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"replies\.jsonl does not hold replies"):
+        kept_in(path, lambda _record, _enforced: Answered([], 0, False))

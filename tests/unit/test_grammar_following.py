@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 
 from agentspec.chat.formats import HERMES, LLAMA3
+from agentspec.chat.reasoning import Reasoning
 from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate
 from agentspec.engine import runtime as runtime_module
 from agentspec.engine.engine import Engine
@@ -349,11 +350,17 @@ class RecordingRuntime(FakeRuntime):
         choice: ToolChoice,  # noqa: ARG002
         *,
         parallel: bool,
+        reasoning: Reasoning,  # noqa: ARG002
     ) -> Matcher:
         self.kinds.append("parallel calls" if parallel else "one call")
         return TrieMatcher([(1,)])
 
-    def schema_follower(self, schema: Mapping[str, Json]) -> Matcher:
+    def schema_follower(
+        self,
+        schema: Mapping[str, Json],
+        *,
+        reasoning: Reasoning,  # noqa: ARG002 - the contract's
+    ) -> Matcher:
         self.kinds.append(str(schema["title"]))
         return TrieMatcher([(2,)])
 

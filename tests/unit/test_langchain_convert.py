@@ -48,7 +48,8 @@ def test_text_blocks_are_joined_and_blocks_that_repeat_calls_are_dropped() -> No
         ],
         tool_calls=[{"name": "add", "args": {"a": 1}, "id": "c1"}],
     )
-    assert to_turns([message]) == [AssistantTurn("ab", calls=(("c1", "add", {"a": 1}),))]
+    wanted = AssistantTurn("ab", calls=(("c1", "add", {"a": 1}),), reasoning="hm")
+    assert to_turns([message]) == [wanted]
 
 
 def test_an_invalid_call_is_shown_as_the_text_it_was() -> None:

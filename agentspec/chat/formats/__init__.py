@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from agentspec.chat.capabilities import SAMPLE_ARGUMENTS, SAMPLE_NAME
-from agentspec.chat.formats.base import Hole, JsonId, Tags, WireFormat
+from agentspec.chat.formats.base import SPECIAL, Hole, JsonId, Tags, WireFormat, special_names
 from agentspec.chat.formats.hermes import HERMES
 from agentspec.chat.formats.llama3 import LLAMA3
 from agentspec.chat.formats.render import render_call, render_calls, written_as
@@ -15,6 +15,7 @@ __all__ = [
     "FORMATS",
     "HERMES",
     "LLAMA3",
+    "SPECIAL",
     "Hole",
     "JsonId",
     "Tags",
@@ -22,6 +23,7 @@ __all__ = [
     "by_name",
     "render_call",
     "render_calls",
+    "special_names",
     "writes",
 ]
 

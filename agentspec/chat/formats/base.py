@@ -7,10 +7,19 @@ works.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Hole", "JsonId", "Parts", "Tags", "WireFormat"]
+__all__ = ["SPECIAL", "Hole", "JsonId", "Parts", "Tags", "WireFormat", "special_names"]
+
+SPECIAL = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\])")
+"""How special tokens are spelled: <tool_call>, [TOOL_CALLS]."""
+
+
+def special_names(text: str) -> list[str]:
+    """What in the text may be special tokens, in order."""
+    return SPECIAL.findall(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +102,13 @@ class WireFormat:
     after_name: Parts = ()
     json_id: JsonId | None = None
     tags: Tags | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that is fixed in it, in no order: special tokens are spelled somewhere in there."""
+        tags = self.tags
+        parts = [self.opening, self.begin, self.end, self.between, self.closing, self.marker]
+        parts += [part for part in (*self.before_name, *self.after_name) if isinstance(part, str)]
+        if tags is not None:
+            parts += [tags.begin, tags.after_key, tags.end, tags.close, tags.after_json_key or ""]
+        return tuple(parts)
