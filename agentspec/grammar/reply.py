@@ -29,6 +29,7 @@ from agentspec.grammar.habits import Habits, Lesson
 from agentspec.grammar.loose import LooseGrammar
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.order import Orders, in_order
+from agentspec.grammar.repeats import CallsGrammar
 from agentspec.grammar.tagged import tagged_rules
 from agentspec.grammar.thought import THOUGHT, Gate, thought_rules
 from agentspec.grammar.tokenizer import GrammarTokenizer
@@ -54,7 +55,8 @@ def compile_reply(
 ) -> Grammar | None:
     """The grammar of a reply; None where every text is legal.
 
-    parallel:  whether one reply may hold several calls; a named tool is called once in any case.
+    parallel:  whether one reply may hold several calls; one that repeats an earlier one is the last. A named
+               tool is called once in any case.
     reasoning: what the reply may begin with
     A schema that the engine does not take whole is enforced as far as can be (`agentspec.grammar.superset`).
     Raises SchemaError naming the tool whose schema it takes in no form.
@@ -64,14 +66,13 @@ def compile_reply(
     writer = _Writer(tokenizer, wire, tools, choice, parallel=parallel, spelling=spelling)
     with writer.blaming():
         if choice != "auto":
-            return CompiledGrammar(tokenizer, writer.reply(reasoning=reasoning))
+            return writer.compiled(writer.reply(reasoning=reasoning))
         triggers: list[Trigger] = []
         if wire.marker:
-            marked = CompiledGrammar(tokenizer, writer.reply())
+            marked = writer.compiled(writer.reply())
             triggers.append(MarkerTrigger(tokenizer, wire.marker, marked))
         if wire.bare_objects:
-            bare = CompiledGrammar(tokenizer, writer.bare())
-            fenced = CompiledGrammar(tokenizer, writer.fenced())
+            bare, fenced = writer.compiled(writer.bare()), writer.compiled(writer.fenced())
             triggers.append(HeadTrigger(tokenizer, writer.heads(), bare=bare, fenced=fenced))
     return TriggeredGrammar(triggers, Gate(tokenizer, reasoning)) if triggers else None
 
@@ -219,6 +220,12 @@ class _Writer:
     def fenced(self, orders: Orders = ()) -> str:
         """A reply of bare objects in a fence, which it closes."""
         return self._lark([f"start: {self._several(last=_FENCE)}"], orders)
+
+    def compiled(self, lark: str) -> CompiledGrammar:
+        """The grammar of a reply of calls."""
+        if not self._parallel:
+            return CompiledGrammar(self._tokenizer, lark)
+        return CallsGrammar(self._tokenizer, lark, self._wire.between)
 
     def heads(self) -> list[str]:
         """Each tool's object up to its name."""

@@ -8,6 +8,9 @@ Three facts about `langchain_core` shape it:
 - Merging drops the `error` of an invalid call, so the reasons are in `response_metadata` as well.
 - Merging concatenates strings and adds integers of `response_metadata`, so it is on the last chunk only.
 
+A valid call that repeats an earlier one of the reply is counted and left out: small models go round in
+circles, and an agent would go with them.
+
 It must not know prompts, grammars or the engine's inner life.
 """
 
@@ -60,6 +63,7 @@ class ReplyBuilder:
         self._calls: list[ToolCall] = []
         self._invalid: list[InvalidToolCall] = []
         self._logprobs: list[dict[str, object]] = []
+        self._repeated = 0  # calls left out since the reply has them already
         self._result: Result | None = None
         self._resampled = resampled
 
@@ -133,6 +137,9 @@ class ReplyBuilder:
                 self._reasoning.append(text)
                 return [_chunk(reasoning=text)]
             case CallEvent(call=ValidCall() as valid):
+                if any((call["name"], call["args"]) == (valid.name, valid.arguments) for call in self._calls):
+                    self._repeated += 1
+                    return []
                 call = ToolCall(type="tool_call", id=_new_id(), name=valid.name, args=dict(valid.arguments))
                 self._calls.append(call)
                 return [_chunk(call=call, index=len(self._calls) - 1)]
@@ -162,6 +169,8 @@ class ReplyBuilder:
         statistics: dict[str, Json] = dict(result.trace.as_json())
         if self._resampled:
             statistics["resampled"] = self._resampled
+        if self._repeated:
+            statistics["repeated_calls"] = self._repeated
         if self._invalid:
             statistics["invalid_tool_calls"] = [
                 {

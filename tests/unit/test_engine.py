@@ -193,6 +193,20 @@ def test_an_end_token_ends_the_reply_and_spells_nothing() -> None:
     assert stream.result.complete
 
 
+def test_control_tokens_are_spelled_where_they_are_asked_for() -> None:
+    class Hiding(TableVocab):
+        def token_bytes(self, token: int) -> bytes:
+            return b"" if token in (0, 1) else super().token_bytes(token)
+
+    rows = TableModel(
+        lambda prefix: [9.0 if token == len(prefix) % 3 else 0 for token in range(N_VOCAB)], n_vocab=N_VOCAB
+    )
+    asked = request(max_tokens=6)
+    for shown, text in ((frozenset[int](), b"cc"), (frozenset({1}), b"bcbc")):
+        (stream,) = run(Core(rows, Hiding(PIECES, end_ids=[])), replace(asked, shown=shown))
+        assert b"".join(step.data for step in stream) == text
+
+
 def test_a_stop_string_is_cut_off() -> None:
     text = "".join(PIECES[token] for token in greedy(model(), (0, 1, 2), 8))
     (stream,) = run(Core(model(), vocab()), request(stop=(text[3:5],)))

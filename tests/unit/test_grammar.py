@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from agentspec.chat.formats import HERMES
+from agentspec.chat.formats import HERMES, LLAMA3
 from agentspec.errors import GrammarError, SchemaError
 from agentspec.grammar.matcher import CompiledGrammar, unpacked
 from agentspec.grammar.reply import compile_json, compile_reply
@@ -294,3 +294,33 @@ def test_masks_of_a_large_vocabulary_are_unpacked_whole(count: int) -> None:
     assert unpacked(mask, n_tokens).tolist() == legal.tolist()
     with pytest.raises(ValueError, match="read-only"):
         unpacked(mask, n_tokens)[0] = 3  # others may hold the same ids
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_call_that_repeats_an_earlier_one_is_the_last(
+    tokenizer: GrammarTokenizer, choice: ToolChoice
+) -> None:
+    """Small models go round in circles, and an agent would go with them."""
+    osl, lo = call("get_weather", {"city": "Os"}), call("get_weather", {"city": "lo"})
+    state = matcher(tokenizer, choice)
+    for text in (osl, f"\n{lo}"):
+        assert fits(tokenizer, state, text)
+        assert not state.done()
+    ahead = state.fork()
+    for one in (state, ahead):
+        assert fits(tokenizer, one, f"\n{osl}".removesuffix("</tool_call>"))
+        assert not one.done()
+        one.advance(CLOSE)
+        assert one.done()
+        assert one.accepting()
+        assert one.fork().done()
+
+
+def test_objects_without_markers_are_not_repeated_either(tokenizer: GrammarTokenizer) -> None:
+    grammar = compile_reply(tokenizer, LLAMA3, [TIME, WEATHER], "required")
+    assert grammar is not None
+    state = grammar.start()
+    assert fits(tokenizer, state, '{"name": "get_time", "parameters": {}}')
+    assert not state.done()
+    assert fits(tokenizer, state, '; {"name": "get_time", "parameters": {}}')
+    assert state.done()

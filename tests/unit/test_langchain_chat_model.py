@@ -453,3 +453,13 @@ def test_an_agent_with_a_response_format_forces_calls() -> None:
     state = agent.invoke({"messages": [("user", "1 + 2?")]})
     assert state["structured_response"] == {"value": 3}
     assert {choice for _, choice, _ in runtime_of(model).asked} == {"required"}
+
+
+def test_a_call_that_repeats_an_earlier_one_is_left_out_and_counted() -> None:
+    text = "\n".join(call_text("add", f'{{"a": {a}, "b": 2}}') for a in (1, 2, 1, 2, 1))
+    model = fake_model(text, text).bind_tools([add])
+    merged = functools.reduce(operator.add, model.stream("x"))
+    for reply in (model.invoke("x"), merged):
+        assert isinstance(reply, AIMessage)
+        assert [call["args"] for call in reply.tool_calls] == [{"a": 1, "b": 2}, {"a": 2, "b": 2}]
+        assert reply.response_metadata["agentspec"]["repeated_calls"] == 3

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from agentspec.chat.formats import HERMES
 from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyParser
 from agentspec.chat.reasoning import Marks, Opening, Reasoning, ThoughtSplitter, find_marks, reasoning_of
 from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate
+from agentspec.engine.engine import Engine
+from agentspec.engine.runtime import Runtime
 from agentspec.grammar.matcher import Grammar
 from agentspec.grammar.reply import compile_json, compile_reply, follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
@@ -246,3 +250,21 @@ def test_a_template_that_takes_no_reasoning_is_given_none() -> None:
         return template.render([UserTurn("a"), AssistantTurn("b", reasoning=reasoning), UserTurn("d")])
 
     assert prompt("zq") == prompt("")
+
+
+def test_the_control_tokens_of_marks_and_calls_are_shown() -> None:
+    """The parser looks for what they spell; those of an end of the turn stay hidden."""
+    runtime = Runtime(
+        name="toy",
+        engine=cast(Engine, None),
+        vocab=tokenizer(special=True).vocab,
+        template=ChatTemplate(_THINKING, wire_format=HERMES),
+        wire_format=HERMES,
+        n_ctx=100,
+    )
+    assert {MARKED[token] for token in runtime.shown} == {
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+    }
