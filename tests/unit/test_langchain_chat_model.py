@@ -457,7 +457,7 @@ def test_an_agent_with_a_response_format_forces_calls() -> None:
 
 def test_a_call_that_repeats_an_earlier_one_is_left_out_and_counted() -> None:
     text = "\n".join(call_text("add", f'{{"a": {a}, "b": 2}}') for a in (1, 2, 1, 2, 1))
-    model = fake_model(text, text).bind_tools([add])
+    model = fake_model(text, text).bind_tools([add], parallel_tool_calls=True)
     merged = functools.reduce(operator.add, model.stream("x"))
     for reply in (model.invoke("x"), merged):
         assert isinstance(reply, AIMessage)
