@@ -115,7 +115,7 @@ class LooseMatcher(GrammarMatcher):
             raise GrammarError(f"token {token} does not fit in any style")
 
     def try_advance(self, tokens: Sequence[int]) -> bool:
-        self._moved()
+        self._moved(tokens)
         if self._tight is not None and not self._tight.try_advance(tokens):
             self._tight = None
         for token in tokens:

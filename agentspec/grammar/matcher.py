@@ -7,6 +7,8 @@ checked and raised here. To advance is not to ask whether a token is legal: llgu
 of text that fits, also those to which its mask gives no probability. Callers advance over tokens that
 `legal` allowed, as the engine's block does; asking again here would cost a mask a token.
 
+Values that would not end are ended (`agentspec.grammar.bounds`).
+
 It must not know schemas, nor how a grammar is written.
 """
 
@@ -15,12 +17,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import llguidance
 import numpy as np
 
 from agentspec.errors import GrammarError
+from agentspec.grammar.bounds import bounded, seen
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.types import IdArray, Matcher
 
@@ -63,11 +66,15 @@ class GrammarMatcher:
         self._native = native
         self._forced: tuple[int, ...] | None = None  # of the present state, once asked for
         self._legal: IdArray | None = None
+        self._tail = b""  # the end of the text so far
 
     def legal(self) -> IdArray:
         if self._legal is None:
             forced = self.forced()
-            self._legal = np.array(forced[:1], dtype=np.int64) if forced else self._unpack()
+            if forced:
+                self._legal = np.array(forced[:1], dtype=np.int64)
+            else:
+                self._legal = bounded(self._unpack(), self._tail, self._tokenizer)
         return self._legal
 
     def forced(self) -> tuple[int, ...]:
@@ -98,17 +105,18 @@ class GrammarMatcher:
         """
         if not self._native.consume_token(token):
             raise GrammarError(f"the grammar refused token {token}: {_reason(self._native)}")
-        self._moved()
+        self._moved([token])
 
     def try_advance(self, tokens: Sequence[int]) -> bool:
         """Moves over all the tokens, in any spelling; False, and of no more use, if it cannot."""
-        self._moved()
+        self._moved(tokens)
         return int(self._native.try_consume_tokens(list(tokens))) == len(tokens)
 
-    def fork(self) -> GrammarMatcher:
-        copy = GrammarMatcher(self._tokenizer, self._native.deep_copy())
-        copy._forced, copy._legal = self._forced, self._legal
-        return copy
+    def fork(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)  # all but the native matcher is never changed in place
+        twin._native = self._native.deep_copy()
+        return twin
 
     def done(self) -> bool:
         return bool(self._native.is_stopped())
@@ -116,9 +124,10 @@ class GrammarMatcher:
     def accepting(self) -> bool:
         return bool(self._native.is_accepting())
 
-    def _moved(self) -> None:
+    def _moved(self, tokens: Sequence[int]) -> None:
         self._forced = None
         self._legal = None
+        self._tail = seen(self._tail, b"".join(map(self._tokenizer.vocab.token_bytes, tokens)))
 
     def _unpack(self) -> IdArray:
         mask = self._native.compute_bitmask()

@@ -53,12 +53,6 @@ class CallsMatcher(GrammarMatcher):
         self._see(tokens)
         return fits
 
-    def fork(self) -> CallsMatcher:
-        copy = CallsMatcher(self._tokenizer, self._native.deep_copy(), self._between)
-        copy._forced, copy._legal = self._forced, self._legal
-        copy._call, copy._calls, copy._repeated = self._call, self._calls, self._repeated
-        return copy
-
     def done(self) -> bool:
         return self._repeated or super().done()
 

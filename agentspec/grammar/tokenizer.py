@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import llguidance
+import numpy as np
 
-from agentspec.types import Vocabulary
+from agentspec.types import IdArray, Vocabulary
 
 __all__ = ["GrammarTokenizer", "ReplyTokenizer"]
 
@@ -56,6 +57,16 @@ class GrammarTokenizer(ReplyTokenizer):
             n_vocab=vocab.n_tokens,
             eos_token=sorted(vocab.end_ids),
         )
+        self._beginnings: dict[tuple[bytes, ...], IdArray] = {}
+
+    def beginning(self, prefixes: tuple[bytes, ...]) -> IdArray:
+        """The tokens whose text begins with one of these, ascending."""
+        known = self._beginnings.get(prefixes)
+        if known is None:
+            texts = map(self.vocab.token_bytes, range(self.n_tokens))
+            found = [token for token, text in enumerate(texts) if text.startswith(prefixes)]
+            known = self._beginnings[prefixes] = np.array(found, dtype=np.int64)
+        return known
 
 
 class _Wrapped:
