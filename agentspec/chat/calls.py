@@ -128,7 +128,8 @@ class CallReader:
             arguments = parse_json_strict(call.arguments)
         except ValueError as error:
             return InvalidCall(call.name, call.raw, f"arguments: {error}")
-        assert isinstance(arguments, Mapping)  # the scan began it with "{"
+        if not isinstance(arguments, Mapping):
+            return InvalidCall(call.name, call.raw, "arguments: expected an object")
         return self._checked(call.name or "", arguments, call.raw)
 
     def _tagged(self, call: MarkedCall, values: Sequence[TaggedValue]) -> ValidCall | InvalidCall:

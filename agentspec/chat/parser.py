@@ -19,7 +19,7 @@ import codecs
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from agentspec.chat.calls import CallReader
 from agentspec.chat.formats.base import WireFormat
@@ -28,7 +28,7 @@ from agentspec.chat.marked import MarkedScan
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning, ThoughtSplitter
 from agentspec.types import BoundTool, FinishReason, InvalidCall, NamedTool, NamedTools, ToolChoice, ValidCall
 
-__all__ = ["CallEvent", "ReasoningDelta", "ReplyEvent", "ReplyParser", "TextDelta"]
+__all__ = ["CUT", "CallEvent", "ReasoningDelta", "ReplyEvent", "ReplyParser", "ReplyReader", "TextDelta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,19 @@ class CallEvent:
 
 
 ReplyEvent: TypeAlias = TextDelta | ReasoningDelta | CallEvent
+
+
+class ReplyReader(Protocol):
+    """What parses one reply."""
+
+    def feed(self, data: bytes) -> list[ReplyEvent]:
+        """The events that these bytes settle. `data` may begin and end inside a character."""
+        ...
+
+    def finish(self, reason: FinishReason, complete: bool = True) -> list[ReplyEvent]:
+        """The last events. `complete` is False where a grammar was not satisfied when the reply ended."""
+        ...
+
 
 _FENCE = "```"
 _FENCED_LANGUAGES = ("", "json", "tool_call", "xml")
@@ -113,7 +126,7 @@ class ReplyParser:
         events += self._take(*self._thoughts.finish())
         # A marked call needs its end marker unless the model itself chose to end there: whatever was cut
         # off might have made the text between the markers something other than this one object.
-        cut = _CUT.get(reason, "" if complete else "cut: the reply ended before its grammar allowed")
+        cut = CUT.get(reason, "" if complete else "cut: the reply ended before its grammar allowed")
         if self._marked is not None:
             self._finish_marked(self._marked, cut)
         elif self._bare is not None and (self._bare.name is not None or self._all_objects):
@@ -274,10 +287,11 @@ class ReplyParser:
         return events
 
 
-_CUT: Mapping[FinishReason, str] = {
+CUT: Mapping[FinishReason, str] = {
     "length": "cut: the reply ran out of tokens within the call",
     "cancelled": "cut: the reply was cancelled within the call",
 }
+"""What is wrong with a call that the end of a reply fell into."""
 
 
 def _fenced(inside: str, marker: str) -> _Opening:

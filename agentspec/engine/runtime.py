@@ -211,7 +211,9 @@ class Runtime:
         """A matcher for a reply that is one JSON document fitting the schema. Raises SchemaError."""
         return self._start(
             ["schema", schema, spelling, reasoning.opening],
-            lambda tokenizer: compile_json(tokenizer, schema, spelling=spelling, reasoning=reasoning),
+            lambda tokenizer: compile_json(
+                tokenizer, schema, spelling=spelling, reasoning=reasoning, channels=self.format.channels
+            ),
         )
 
     def schema_follower(

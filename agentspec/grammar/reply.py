@@ -19,10 +19,11 @@ import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from agentspec.chat.formats.base import SPECIAL, Hole, WireFormat
+from agentspec.chat.formats.base import SPECIAL, Channels, Hole, WireFormat
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
 from agentspec.chat.schema import title_of
 from agentspec.errors import GrammarError
+from agentspec.grammar.channels import RecipientTrigger, answer_rules, call_rules
 from agentspec.grammar.enforce import enforceable_document, enforceable_tool, schema_error
 from agentspec.grammar.following import FollowingGrammar
 from agentspec.grammar.habits import Habits, Lesson
@@ -68,7 +69,10 @@ def compile_reply(
         if choice != "auto":
             return writer.compiled(writer.reply(reasoning=reasoning))
         triggers: list[Trigger] = []
-        if wire.marker:
+        if wire.channels is not None:
+            named = CompiledGrammar(tokenizer, writer.named())
+            triggers.append(RecipientTrigger(tokenizer, wire.channels, named))
+        elif wire.marker:
             marked = writer.compiled(writer.reply())
             triggers.append(MarkerTrigger(tokenizer, wire.marker, marked))
         if wire.bare_objects:
@@ -114,7 +118,10 @@ def follow_reply(
     with tight.blaming():
         reply = LooseGrammar(tokenizer, tight.reply, compact.reply, habits)
         triggers: list[Trigger] = []
-        if wire.marker:
+        if wire.channels is not None:
+            named = LooseGrammar(tokenizer, tight.named, compact.named, habits)
+            triggers.append(RecipientTrigger(tokenizer, wire.channels, named))
+        elif wire.marker:
             triggers.append(MarkerTrigger(tokenizer, wire.marker, reply))
         if wire.bare_objects:
             bare = LooseGrammar(tokenizer, tight.bare, compact.bare, habits)
@@ -131,16 +138,21 @@ def compile_json(
     *,
     spelling: str = "canonical",
     reasoning: Reasoning = NO_THOUGHT,
+    channels: Channels | None = None,
 ) -> CompiledGrammar:
     """The grammar of a reply that is one JSON document fitting the schema.
 
     reasoning: what the reply may begin with
+    channels:  those of the family, if its replies are made of messages
     Raises SchemaError (its tool is the schema's title) when the grammar engine cannot take it.
     """
     with _blaming_document(schema):
         document = _document(schema, "", _TIGHT)
         thought = thought_rules(tokenizer.vocab, reasoning)
-        if thought:
+        if channels is not None:
+            rules = answer_rules(channels, functools.partial(_text, tokenizer))
+            document = "\n".join([*rules, document.partition("\n")[2]])
+        elif thought:
             document = document.replace("start: ", f"start: {THOUGHT} ", 1) + "\n".join(thought) + "\n"
         return CompiledGrammar(tokenizer, _options(spelling) + document)
 
@@ -206,12 +218,19 @@ class _Writer:
     def reply(self, orders: Orders = (), reasoning: Reasoning = NO_THOUGHT) -> str:
         """A reply in the family's envelope. orders: of the arguments' keys, where not the schema's."""
         wire = self._wire
+        if wire.channels is not None:
+            return self._in_channels(wire.channels, orders, whole=True)
         first, last = wire.opening + wire.begin, wire.end + wire.closing
         thought = thought_rules(self._tokenizer.vocab, reasoning)
         if thought:  # which takes the white space behind it
             first = first.lstrip()
         calls = self._several(first, wire.end, wire.begin, last)
         return self._lark([f"start: {THOUGHT if thought else ''} {calls}", *thought], orders)
+
+    def named(self, orders: Orders = ()) -> str:
+        """In a format of channels, a call from its tool's name on."""
+        assert self._wire.channels is not None
+        return self._in_channels(self._wire.channels, orders, whole=False)
 
     def bare(self, orders: Orders = ()) -> str:
         """A reply of bare objects."""
@@ -271,10 +290,20 @@ class _Writer:
         more = f"({between} object)*" if self._parallel else ""
         return f"{_text(self._tokenizer, first)} object {more} {_text(self._tokenizer, last)}"
 
+    def _in_channels(self, channels: Channels, orders: Orders, *, whole: bool) -> str:
+        terms = functools.partial(_text, self._tokenizer)
+        rules = call_rules(channels, [tool.name for tool in self._tools], terms, whole=whole)
+        return self._with_arguments(rules, orders)
+
     def _lark(self, rules: list[str], orders: Orders) -> str:
         rules.append("object: " + " | ".join(f"tool_{index}" for index in range(len(self._tools))))
         for index, tool in enumerate(self._tools):
             rules.append(f"tool_{index}: {self._around(tool, f'args_{index}')}")
+        return self._with_arguments(rules, orders)
+
+    def _with_arguments(self, rules: list[str], orders: Orders) -> str:
+        """The grammar of rules that refer to each tool's arguments."""
+        for index, tool in enumerate(self._tools):
             keys = [order for name, order in orders if name == tool.name]
             schema = enforceable_tool(tool).schema
             if self._wire.tags is None:

@@ -28,6 +28,8 @@ __all__ = [
     "Trigger",
     "TriggeredGrammar",
     "TriggeredMatcher",
+    "enter",
+    "last_bytes",
 ]
 
 _BRACKET = re.compile(rb"(?:\A|\n)[ \t\r]*([{\[])")
@@ -57,12 +59,12 @@ class MarkerTrigger:
     def entered_by(self, token: int, before: Sequence[int]) -> GrammarMatcher | None:
         if self._special is not None:
             return _advanced(self._grammar, [token]) if token == self._special else None
-        tail = _last_bytes(self._tokenizer, before, len(self._text))
+        tail = last_bytes(self._tokenizer, before, len(self._text))
         text = tail + self._tokenizer.vocab.token_bytes(token)
         start = text.rfind(self._text)
         if start < 0 or start + len(self._text) <= len(tail):
             return None
-        return _enter(self._grammar, self._tokenizer, text[start:])
+        return enter(self._grammar, self._tokenizer, text[start:])
 
 
 class HeadTrigger:
@@ -90,7 +92,7 @@ class HeadTrigger:
         piece = self._tokenizer.vocab.token_bytes(token)
         if b'"' not in piece:  # every head ends with a quote
             return None
-        tail = _last_bytes(self._tokenizer, before, self._reach)
+        tail = last_bytes(self._tokenizer, before, self._reach)
         text = tail + piece
         for head in self._heads.finditer(text):
             if head.end() > len(tail):
@@ -115,7 +117,7 @@ class BracketTrigger:
         piece = self._tokenizer.vocab.token_bytes(token)
         if b"{" not in piece and b"[" not in piece:
             return None
-        tail = _last_bytes(self._tokenizer, before, _INDENT)
+        tail = last_bytes(self._tokenizer, before, _INDENT)
         text = tail + piece
         for bracket in _BRACKET.finditer(text):
             if bracket.start(1) >= len(tail):
@@ -144,7 +146,7 @@ class _BareGrammars:
         place = call_place(reply[: len(reply) - len(value)].decode(errors="replace"))
         if place is None:
             return None
-        return _enter(self._fenced if place == "fenced" else self._bare, self._tokenizer, value)
+        return enter(self._fenced if place == "fenced" else self._bare, self._tokenizer, value)
 
 
 class TriggeredGrammar:
@@ -202,7 +204,7 @@ class TriggeredMatcher:
         return self._inside is None or self._inside.accepting()
 
 
-def _enter(grammar: CompiledGrammar, tokenizer: GrammarTokenizer, text: bytes) -> GrammarMatcher | None:
+def enter(grammar: CompiledGrammar, tokenizer: GrammarTokenizer, text: bytes) -> GrammarMatcher | None:
     """A matcher advanced over what the call has so far; None where that is not the beginning of a call
     after all, such as when the token that ends the marker goes on with other text: then it stays text."""
     try:
@@ -217,7 +219,7 @@ def _advanced(grammar: CompiledGrammar, tokens: Sequence[int]) -> GrammarMatcher
     return matcher if matcher.try_advance(tokens) else None
 
 
-def _last_bytes(tokenizer: GrammarTokenizer, tokens: Sequence[int], count: int) -> bytes:
+def last_bytes(tokenizer: GrammarTokenizer, tokens: Sequence[int], count: int) -> bytes:
     """The end of what the tokens spell: at least `count` bytes, where there are as many."""
     tail = b""
     for token in reversed(tokens):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
 
-from agentspec.chat.parser import ReplyParser
+from agentspec.chat.channels import parser_of
 from agentspec.chat.reasoning import Reasoning
 from agentspec.chat.schema import title_of
 from agentspec.chat.validate import document_fault
@@ -153,7 +153,7 @@ def prepare(
     parallel = options.tools.parallel_tool_calls
 
     def new_reply(resampled: int) -> ReplyBuilder:
-        parser = ReplyParser(runtime.format, bound, choice, parallel=parallel, reasoning=reasoning)
+        parser = parser_of(runtime.format, bound, choice, parallel=parallel, reasoning=reasoning)
         return ReplyBuilder(parser, model_name=runtime.name, prompt_tokens=len(prompt), resampled=resampled)
 
     enforced = law.startswith("enforce")

@@ -27,7 +27,7 @@ from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import InvalidToolCall
 from langchain_core.messages.tool import ToolCall, ToolCallChunk
 
-from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyParser, TextDelta
+from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyReader, TextDelta
 from agentspec.engine.request import Result
 from agentspec.types import InvalidCall, Json, ValidCall
 
@@ -53,7 +53,7 @@ class ReplyBuilder:
     """
 
     def __init__(
-        self, parser: ReplyParser, *, model_name: str, prompt_tokens: int, resampled: int = 0
+        self, parser: ReplyReader, *, model_name: str, prompt_tokens: int, resampled: int = 0
     ) -> None:
         self._parser = parser
         self._model_name = model_name

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 
 from agentspec.chat.capabilities import SAMPLE_ARGUMENTS, SAMPLE_NAME
-from agentspec.chat.formats.base import SPECIAL, Hole, JsonId, Tags, WireFormat, special_names
+from agentspec.chat.formats.base import SPECIAL, Channels, Hole, JsonId, Tags, WireFormat, special_names
+from agentspec.chat.formats.harmony import HARMONY
 from agentspec.chat.formats.hermes import HERMES
 from agentspec.chat.formats.llama3 import LLAMA3
 from agentspec.chat.formats.render import render_call, render_calls, written_as
@@ -13,9 +14,11 @@ from agentspec.errors import ConfigError
 
 __all__ = [
     "FORMATS",
+    "HARMONY",
     "HERMES",
     "LLAMA3",
     "SPECIAL",
+    "Channels",
     "Hole",
     "JsonId",
     "Tags",

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["SPECIAL", "Hole", "JsonId", "Parts", "Tags", "WireFormat", "special_names"]
+__all__ = ["SPECIAL", "Channels", "Hole", "JsonId", "Parts", "Tags", "WireFormat", "special_names"]
 
 SPECIAL = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\])")
 """How special tokens are spelled: <tool_call>, [TOOL_CALLS]."""
@@ -63,6 +63,33 @@ class Tags:
 
 
 @dataclass(frozen=True, slots=True)
+class Channels:
+    """A reply in messages, each with a header that says which channel it is in and whom it is for.
+
+    The first message begins with its header, since the prompt ends with what begins one; each further one
+    begins with `start`. A call is a message to a tool, its arguments the message; the reply ends with it.
+
+    start:     begins a message
+    channel:   in front of the channel's name
+    message:   between header and message
+    end:       behind a message that is followed by another one
+    recipient: in front of the tool that a message is for
+    typed:     how the header of a call says that it is JSON, which it may leave out
+    thoughts, calls, answers: the names of the channels
+    """
+
+    start: str
+    channel: str
+    message: str
+    end: str
+    recipient: str
+    typed: tuple[str, ...]
+    thoughts: str
+    calls: str
+    answers: str
+
+
+@dataclass(frozen=True, slots=True)
 class WireFormat:
     """A family that writes a call as one JSON object, or as a name followed by its arguments.
 
@@ -82,6 +109,7 @@ class WireFormat:
     before_name, after_name: text between `begin`, the tool's name and its arguments
     json_id:       a further key of the call's object
     tags:          how arguments are written that are no object; None where they are one
+    channels:      how a reply is made of messages; None where it is not
     bare_objects:  whether models of this family also write a bare or fenced JSON object for a call
     instructions:  system text that explains tools, with `{tools}` where the JSON schemas go, for models
                    whose own template ignores tools; "" where no such text is known
@@ -102,6 +130,7 @@ class WireFormat:
     after_name: Parts = ()
     json_id: JsonId | None = None
     tags: Tags | None = None
+    channels: Channels | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -111,4 +140,6 @@ class WireFormat:
         parts += [part for part in (*self.before_name, *self.after_name) if isinstance(part, str)]
         if tags is not None:
             parts += [tags.begin, tags.after_key, tags.end, tags.close, tags.after_json_key or ""]
+        if (channels := self.channels) is not None:
+            parts += [channels.start, channels.channel, channels.message, channels.end, *channels.typed]
         return tuple(parts)
