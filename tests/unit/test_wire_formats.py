@@ -193,6 +193,16 @@ def test_white_space_between_the_parts_may_vary(wire: WireFormat) -> None:
         assert read(wire, looser) == [SIMPLE]
 
 
+@pytest.mark.parametrize("after_key", ["</key>\n<value>", "</key><value>"])
+@pytest.mark.parametrize("written", ["</key>\n<value>", "</key><value>", "</key> \n <value>"])
+def test_white_space_between_a_key_and_its_value_may_vary(after_key: str, written: str) -> None:
+    tags = Tags("<key>", after_key, "</value>", "</tool>")
+    wire = dataclasses.replace(TAGS, begin="<tool>", after_name=("",), tags=tags)
+    text = render_call(wire, *SIMPLE)
+    assert after_key in text
+    assert read(wire, text.replace(after_key, written)) == [SIMPLE]
+
+
 @everywhere
 def test_one_call_is_held_to_the_tool_that_was_asked_for(wire: WireFormat) -> None:
     choices: list[ToolChoice] = [NamedTool("get_weather"), NamedTools(("get_weather", "other"))]
