@@ -50,7 +50,8 @@ class Reshaping:
                 hint="choose another wire_format=, or none to have it found from the template",
             )
         listing = "\n".join(write_json(tool) for tool in tools)
-        text = self.wire_format.instructions.replace("{tools}", listing)
+        text = self.wire_format.instructions.replace("[{tools}]", write_json(tools))
+        text = text.replace("{tools}", listing)
         match turns:
             case [SystemTurn(system), *rest]:
                 return [SystemTurn(f"{system}\n\n{text}"), *rest]

@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
 from agentspec.chat.capabilities import MessageShape, call_message, probe
-from agentspec.chat.derive import DERIVED
 from agentspec.chat.detect import detect
 from agentspec.chat.formats import WireFormat, writes
 from agentspec.chat.reshape import Reshaping
@@ -91,9 +90,9 @@ class ChatTemplate:
         """Raises TemplateError if `source` is not a Jinja template."""
         self._template = PromptTemplate(source, bos=bos, eos=eos)
         self._can = probe(self._template)
-        if wire_format is None:
-            wire_format = detect(source, bos=bos, eos=eos, ends=ends)
-        self.wire_format = wire_format
+        found = detect(source, bos=bos, eos=eos, ends=ends)
+        self.wire_format = found if wire_format is None else wire_format
+        self._writes_format = self.wire_format == found or writes(self.wire_format, self._can.call_sample)
 
     @property
     def shows_tools(self) -> bool:
@@ -102,10 +101,6 @@ class ChatTemplate:
         Where it does not, the format's instructions go into the system turn and past calls into the text.
         """
         return self._can.tools and self._can.call_shape is not None and self._writes_format
-
-    @property
-    def _writes_format(self) -> bool:
-        return self.wire_format.name == DERIVED or writes(self.wire_format, self._can.call_sample)
 
     def render(
         self,

@@ -334,7 +334,8 @@ def test_detect() -> None:
     assert detect(golden_template("qwen2.5-coder-1.5b-instruct")) is HERMES
     assert detect(golden_template("smollm2-135m-instruct")) is HERMES  # by default: it writes no calls
     llama = (
-        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{% for m in messages %}{% if m.tool_calls and m.tool_calls|length > 1 %}"
+        "{{ raise_exception('one call a turn') }}{% endif %}{% for c in m.tool_calls or [] %}"
         '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
         "{% endfor %}{{ m.content }}{% endfor %}"
     )

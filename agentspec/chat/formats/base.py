@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Hole", "JsonId", "Parts", "Tags", "WireFormat"]
+__all__ = ["LONG_ID", "NUMBER", "SHORT_ID", "Hole", "JsonId", "Parts", "Tags", "WireFormat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,10 @@ class Hole:
     pattern: str
     example: str
 
+
+SHORT_ID = Hole("[a-zA-Z0-9]{9}", "call00001")  # Mistral's rule
+LONG_ID = Hole("[a-zA-Z0-9_-]{1,40}", "call_1")
+NUMBER = Hole("[0-9]{1,3}", "0")
 
 Parts: TypeAlias = tuple[str | Hole, ...]
 
@@ -74,8 +78,11 @@ class WireFormat:
     json_id:       a further key of the call's object
     tags:          how arguments are written that are no object; None where they are one
     bare_objects:  whether models of this family also write a bare or fenced JSON object for a call
-    instructions:  system text that explains tools, with `{tools}` where the JSON schemas go, for models
-                   whose own template ignores tools; "" where no such text is known
+    instructions:  system text that explains tools, with `{tools}` where the JSON schemas go (`[{tools}]` for
+                   one JSON array of them), for models whose own template ignores tools; "" where no such text
+                   is known
+    signs:         texts that, all found in a template's source, say that its model is of this family, also
+                   where the template renders no calls
     """
 
     name: str
@@ -93,3 +100,4 @@ class WireFormat:
     after_name: Parts = ()
     json_id: JsonId | None = None
     tags: Tags | None = None
+    signs: tuple[str, ...] = ()
