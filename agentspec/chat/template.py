@@ -92,15 +92,17 @@ class ChatTemplate:
         self._can = probe(self._template)
         found = detect(source, bos=bos, eos=eos, ends=ends)
         self.wire_format = found if wire_format is None else wire_format
-        self._writes_format = self.wire_format == found or writes(self.wire_format, self._can.call_sample)
+        written = self.wire_format == found or writes(self.wire_format, self._can.call_sample)
+        self._shape = self._can.call_shape if written else None
 
     @property
     def shows_tools(self) -> bool:
-        """Whether the template itself explains tools and writes calls, in this wire format.
+        """Whether the template itself explains tools, and writes calls in this wire format.
 
-        Where it does not, the format's instructions go into the system turn and past calls into the text.
+        Where it does not, the format's instructions go into the system turn; where it writes no calls, past
+        calls go into the text.
         """
-        return self._can.tools and self._can.call_shape is not None and self._writes_format
+        return self._can.tools and self._shape is not None
 
     def render(
         self,
@@ -120,8 +122,10 @@ class ChatTemplate:
         clash = _OURS.intersection(extra or ())
         if clash:
             raise ConfigError(f"template variable {min(clash)!r} is set by agentspec and cannot be given")
-        shape = self._can.call_shape if self.shows_tools else None
-        reshaping = Reshaping(self._can, self.wire_format, native=shape is not None)
+        shape = self._shape
+        reshaping = Reshaping(
+            self._can, self.wire_format, shows_tools=self.shows_tools, writes_calls=shape is not None
+        )
         listed = [tool_json(tool) for tool in tools]
         shaped = reshaping.apply(turns, listed)
         shown = listed if shape is not None else []

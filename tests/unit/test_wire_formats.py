@@ -20,6 +20,7 @@ from agentspec.chat.typing import kinds_of, read_value
 from agentspec.errors import ConfigError, TemplateError
 from agentspec.grammar.reply import compile_reply
 from agentspec.types import (
+    AssistantTurn,
     BoundTool,
     FinishReason,
     InvalidCall,
@@ -27,6 +28,7 @@ from agentspec.types import (
     NamedTool,
     NamedTools,
     ToolChoice,
+    ToolTurn,
     UserTurn,
     ValidCall,
 )
@@ -401,6 +403,9 @@ def test_a_template_that_writes_calls_and_shows_no_tools_is_told_of_them_in_the_
     prompt = template.render([UserTurn("Hello")], [NOW])
     assert '"name": "now"' in prompt
     assert '[TOOL_CALLS][{"name": "function-name", "arguments": {"argument-name"' in prompt
+    called = AssistantTurn("", (("call00001", "now", {}),))
+    past = template.render([UserTurn("Hello"), called, ToolTurn("Noon", "call00001")], [NOW])
+    assert '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "call00001"}]</s>[RESULT]Noon' in past
     shown = ChatTemplate(XML, ends=["<|im_end|>"])
     assert shown.shows_tools
     assert "function-name" not in shown.render([UserTurn("Hello")], [NOW])
