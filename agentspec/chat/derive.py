@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from agentspec.chat.capabilities import Capabilities, MessageShape, call_message
-from agentspec.chat.formats.base import Hole, JsonId, Parts, Tags, WireFormat
-from agentspec.chat.formats.render import render_calls
+from agentspec.chat.formats.base import LONG_ID, NUMBER, SHORT_ID, Hole, JsonId, Parts, Tags, WireFormat
+from agentspec.chat.formats.explain import explained
 from agentspec.chat.parser import CallEvent, ReplyParser, TextDelta
 from agentspec.chat.sandbox import PromptTemplate
 from agentspec.errors import TemplateError
@@ -47,10 +47,6 @@ _ASKED, _SAID = "zq_asked_zq", "zq_said_zq"
 _SHORT_IDS = ("zqcall001", "zqcall002", "zqcall003")
 _LONG_IDS = ("call_zq_0001", "call_zq_0002", "call_zq_0003")
 _ID = "\ue000"  # stands where any of the ids stood
-
-_SHORT_ID = Hole("[a-zA-Z0-9]{9}", "call00001")  # Mistral's rule
-_LONG_ID = Hole("[a-zA-Z0-9_-]{1,40}", "call_1")
-_NUMBER = Hole("[0-9]{1,3}", "0")
 
 # reasoning that a template puts in front of a call, and the mark of where it ended
 _THOUGHT = re.compile(
@@ -89,7 +85,7 @@ def derive(template: PromptTemplate, can: Capabilities, *, ends: Collection[str]
     shape = can.call_shape
     if shape is None:
         return None
-    hole = _SHORT_ID if shape.short_ids else _LONG_ID
+    hole = SHORT_ID if shape.short_ids else LONG_ID
     calls = [*zip(_NAMES, _ARGUMENTS, strict=True)]
     others = [(_OTHER, _VALUES)] * 3
     # where three calls are not written as two are, one a turn is all that can be had
@@ -102,21 +98,10 @@ def derive(template: PromptTemplate, can: Capabilities, *, ends: Collection[str]
                 _reads(found, _reply(template, shape, ends, others[:n]), n)
                 for n in ((1, 3) if several else (1,))
             ):
-                return replace(found, instructions=_INSTRUCTIONS + render_calls(found, [_EXAMPLE]).strip())
+                return explained(found)
         except TemplateError:
             continue
     return None
-
-
-_INSTRUCTIONS = """\
-# Tools
-
-You may call one or more functions to assist with the user query. These are their JSON Schemas:
-{tools}
-
-To call a function, write the call in exactly this form:
-"""
-_EXAMPLE = ("function-name", {"argument-name": "argument-value"})
 
 
 def _reads(wire_format: WireFormat, text: str, n: int) -> bool:
@@ -252,7 +237,7 @@ def _find(text: str, index: int, hole: Hole) -> _Call | None:
                 if len(others) > 1 or others[0] not in (keys[0], keys[-1]):
                     return None
                 shown = str(value[others[0]])
-                own = JsonId(others[0], _NUMBER if shown.isdigit() else hole, others[0] == keys[0])
+                own = JsonId(others[0], NUMBER if shown.isdigit() else hole, others[0] == keys[0])
             return _Call(at, end, name_keys[0], argument_keys[0], own)
     return _find_tagged(text, index)
 
@@ -326,7 +311,7 @@ def _parts(text: str, hole: Hole) -> Parts:
     parts: list[str | Hole] = []
     for part in re.split(rf"({_ID}|(?<![\w.])\d+(?![\w.]))", text):
         if part:
-            parts.append(hole if part == _ID else _NUMBER if part.isdigit() else part)
+            parts.append(hole if part == _ID else NUMBER if part.isdigit() else part)
     return tuple(parts)
 
 

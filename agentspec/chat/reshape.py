@@ -21,21 +21,22 @@ __all__ = ["Reshaping"]
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """native: the template itself shows tools and writes past calls in `wire_format`."""
+    """shows_tools, writes_calls: whether the template itself does, past calls in `wire_format`"""
 
     can: Capabilities
     wire_format: WireFormat
-    native: bool
+    shows_tools: bool
+    writes_calls: bool
 
     def apply(self, turns: Sequence[Turn], tools: Sequence[Json]) -> list[Turn]:
         """The turns to render. Raises TemplateError where tools cannot be explained to the model."""
         shaped = [_with_failure(turn) for turn in turns]
-        if not self.native:
+        if not self.writes_calls:
             shaped = _calls_as_text(shaped, self.wire_format)
-            if tools:
-                shaped = self._explain(shaped, tools)
         elif not self.can.several:
             shaped = _one_call_a_turn(shaped)
+        if tools and not self.shows_tools:
+            shaped = self._explain(shaped, tools)
         if self.can.system != "anywhere":
             shaped = _fold_system(shaped, keep_first=self.can.system == "first")
         if not self.can.repeats:
@@ -50,7 +51,8 @@ class Reshaping:
                 hint="choose another wire_format=, or none to have it found from the template",
             )
         listing = "\n".join(write_json(tool) for tool in tools)
-        text = self.wire_format.instructions.replace("{tools}", listing)
+        text = self.wire_format.instructions.replace("[{tools}]", write_json(tools))
+        text = text.replace("{tools}", listing)
         match turns:
             case [SystemTurn(system), *rest]:
                 return [SystemTurn(f"{system}\n\n{text}"), *rest]

@@ -8,8 +8,9 @@ sandbox), no endless loops, no runaway strings. This module must not know turns,
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import NoReturn
 
@@ -33,6 +34,9 @@ MAX_STEPS = 500_000
 """Most loop rounds and macro calls of one rendering."""
 
 _TICK, _JOIN = "_agentspec_tick", "_agentspec_join"
+
+# What a template may do to a list: a call of these adds one item at most.
+_QUEUE = frozenset({"append", "pop"})
 
 # What an expression of a template can raise, Jinja's own errors aside. Anything else is a fault of ours.
 _FAULTS = (
@@ -81,6 +85,8 @@ class PromptTemplate:
         """
         bounds: dict[str, Callable[..., object]] = {_TICK: _Ticker(), _JOIN: _join}
         older = _older(variables) if "functions" in self.source else {}
+        if any(name in self.source for name in _QUEUE):
+            variables = copy.deepcopy(dict(variables))
         pieces: list[str] = []
         left = MAX_CHARS
         try:
@@ -161,6 +167,12 @@ def _check_size(size: int) -> None:
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**"})
 
+    def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
+        # a template may keep a queue in a list of its own; what it was given, it gets as a copy
+        if isinstance(obj, list) and attr in _QUEUE:
+            return True
+        return super().is_safe_attribute(obj, attr, value)
+
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         if operator == "**":
             raise _Runaway("the template computes a power")  # no template needs one; 9**9**9 never ends
@@ -195,8 +207,20 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
     )
+
+
+def _listed(value: object) -> list[object]:
+    """What a filter such as `map` yields, for `tojson`."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _raise_exception(message: str) -> NoReturn:

@@ -44,6 +44,10 @@ class TaggedScan:
         self._head = head
         self._tags = tags
         self._begin, self._close = _bare(tags.begin), _bare(tags.close)
+        # what may follow a key, and whether that says that the value is a string
+        self._after_key: list[tuple[re.Pattern[str], bool | None]] = [(_loose(tags.after_key), None)]
+        if tags.after_json_key is not None:
+            self._after_key = [(_loose(tags.after_json_key), False), (_loose(tags.after_key), True)]
         self._state: Literal["head", "key", "value", "between"] = "head"
         self._text = ""
         self._spaces = 0  # since the last value, not in `_text`
@@ -88,13 +92,9 @@ class TaggedScan:
         self._limit()
 
     def _step_key(self) -> None:
-        tags = self._tags
-        endings: list[tuple[str, bool | None]] = [(tags.after_key, None)]
-        if tags.after_json_key is not None:
-            endings = [(tags.after_json_key, False), (tags.after_key, True)]
-        for ending, is_text in endings:
-            if self._text.endswith(ending.strip()):
-                self._key, self._is_text = self._text.removesuffix(ending.strip()).strip(), is_text
+        for ending, is_text in self._after_key:
+            if found := ending.fullmatch(self._text):
+                self._key, self._is_text = found["key"].strip(), is_text
                 self._text, self._state = "", "value"
                 return
         self._limit()
@@ -134,6 +134,12 @@ def _without_space(text: str, tags: Tags) -> str:
     text = text.removesuffix(tags.end[: len(tags.end) - len(tags.end.lstrip(_SPACE))])
     quoted = text.startswith("<![CDATA[") and text.endswith("]]>")
     return text[len("<![CDATA[") : -len("]]>")] if quoted else text
+
+
+def _loose(ending: str) -> re.Pattern[str]:
+    """A key with this behind it, in any white space between its parts."""
+    parts = map(re.escape, re.split(r"\s+|(?<=>)(?=<)", ending.strip()))
+    return re.compile("(?P<key>.*?)" + r"\s*".join(parts), re.DOTALL)
 
 
 def _bare(text: str) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from agentspec.chat.capabilities import MessageShape, call_message, probe
-from agentspec.chat.derive import DERIVED
 from agentspec.chat.detect import detect
 from agentspec.chat.formats import WireFormat, writes
 from agentspec.chat.reasoning import Reasoning, find_marks, reasoning_of
@@ -95,9 +94,10 @@ class ChatTemplate:
         """Raises TemplateError if `source` is not a Jinja template."""
         self._template = PromptTemplate(source, bos=bos, eos=eos)
         self._can = probe(self._template)
-        if wire_format is None:
-            wire_format = detect(source, bos=bos, eos=eos, ends=ends)
-        self.wire_format = wire_format
+        found = detect(source, bos=bos, eos=eos, ends=ends)
+        self.wire_format = found if wire_format is None else wire_format
+        written = self.wire_format == found or writes(self.wire_format, self._can.call_sample)
+        self._shape = self._can.call_shape if written else None
         self.marks = find_marks(source)
 
     def reasoning(self, prompt: str) -> Reasoning:
@@ -106,15 +106,12 @@ class ChatTemplate:
 
     @property
     def shows_tools(self) -> bool:
-        """Whether the template itself explains tools and writes calls, in this wire format.
+        """Whether the template itself explains tools, and writes calls in this wire format.
 
-        Where it does not, the format's instructions go into the system turn and past calls into the text.
+        Where it does not, the format's instructions go into the system turn; where it writes no calls, past
+        calls go into the text.
         """
-        return self._can.tools and self._can.call_shape is not None and self._writes_format
-
-    @property
-    def _writes_format(self) -> bool:
-        return self.wire_format.name == DERIVED or writes(self.wire_format, self._can.call_sample)
+        return self._can.tools and self._shape is not None
 
     def render(
         self,
@@ -134,8 +131,10 @@ class ChatTemplate:
         clash = _OURS.intersection(extra or ())
         if clash:
             raise ConfigError(f"template variable {min(clash)!r} is set by agentspec and cannot be given")
-        shape = self._can.call_shape if self.shows_tools else None
-        reshaping = Reshaping(self._can, self.wire_format, native=shape is not None)
+        shape = self._shape
+        reshaping = Reshaping(
+            self._can, self.wire_format, shows_tools=self.shows_tools, writes_calls=shape is not None
+        )
         listed = [tool_json(tool) for tool in tools]
         shaped = reshaping.apply(turns, listed)
         shown = listed if shape is not None else []

@@ -252,7 +252,9 @@ def test_not_a_template(source: str) -> None:
         "{% set n = namespace(s='xxxxxxxx') %}{% for a in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
         "{{ range(10000000) }}",
         "{{ ().__class__.__bases__[0].__subclasses__() }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.extend(messages) }}",
+        "{{ messages.clear() }}",
+        "{{ {}.update(a=1) }}",
         "{{ 1 / 0 }}",
         "{{ none + 1 }}",
         "{{ undefined_thing.attribute }}",
@@ -262,6 +264,15 @@ def test_a_template_that_runs_wild_or_fails_is_an_error(source: str, monkeypatch
     monkeypatch.setattr("agentspec.chat.sandbox.MAX_STEPS", 20_000)  # quicker to reach
     with pytest.raises(TemplateError, match="the chat template failed"):
         PromptTemplate(source).render({"messages": []})
+
+
+def test_a_template_may_keep_a_queue_and_spoils_nothing_that_it_was_given() -> None:
+    """Kimi's keeps the ids of calls for the results that follow."""
+    queue = "{% set n = namespace(ids=[]) %}{% for m in messages %}{% set _ = n.ids.append(m) %}{% endfor %}"
+    messages: list[Json] = ["a", "b"]
+    assert PromptTemplate(queue + "{{ n.ids.pop(0) }}{{ n.ids }}").render({"messages": messages}) == "a['b']"
+    assert PromptTemplate("{{ messages.pop() }}").render({"messages": messages}) == "b"
+    assert messages == ["a", "b"]
 
 
 def test_a_model_without_template() -> None:
@@ -291,6 +302,7 @@ def test_chatml() -> None:
         ("{{ {'a': 1} | tojson(separators=(',', ':')) }}", '{"a":1}'),
         ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}", '{"a": 2, "b": 1}'),
         ("{{ 'é' | tojson(ensure_ascii=true) }}", '"\\u00e9"'),
+        ("{{ [{'f': 1}, {'f': 2}] | map(attribute='f') | tojson }}", "[1, 2]"),
         ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
         ("{% for i in range(3) %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% endfor %}", "02"),
         ("{% generation %}a{% endgeneration %}b", "ab"),
@@ -322,7 +334,8 @@ def test_detect() -> None:
     assert detect(golden_template("qwen2.5-coder-1.5b-instruct")) is HERMES
     assert detect(golden_template("smollm2-135m-instruct")) is HERMES  # by default: it writes no calls
     llama = (
-        "{% for m in messages %}{% for c in m.tool_calls or [] %}"
+        "{% for m in messages %}{% if m.tool_calls and m.tool_calls|length > 1 %}"
+        "{{ raise_exception('one call a turn') }}{% endif %}{% for c in m.tool_calls or [] %}"
         '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
         "{% endfor %}{{ m.content }}{% endfor %}"
     )

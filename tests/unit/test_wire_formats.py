@@ -6,19 +6,22 @@ The real templates are in tests/model/test_templates.py; these are small ones of
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 
+from agentspec.chat.channels import parser_of
 from agentspec.chat.detect import detect
-from agentspec.chat.formats import HERMES, Hole, JsonId, Tags, WireFormat, by_name
+from agentspec.chat.formats import FORMATS, HERMES, Hole, JsonId, Tags, WireFormat, by_name
 from agentspec.chat.formats.render import render_call, render_calls
-from agentspec.chat.parser import CallEvent, ReplyParser, TextDelta
+from agentspec.chat.parser import CallEvent, TextDelta
 from agentspec.chat.template import ChatTemplate
 from agentspec.chat.typing import kinds_of, read_value
 from agentspec.errors import ConfigError, TemplateError
 from agentspec.grammar.reply import compile_reply
 from agentspec.types import (
+    AssistantTurn,
     BoundTool,
     FinishReason,
     InvalidCall,
@@ -26,6 +29,7 @@ from agentspec.types import (
     NamedTool,
     NamedTools,
     ToolChoice,
+    ToolTurn,
     UserTurn,
     ValidCall,
 )
@@ -126,7 +130,7 @@ def read(
     step: int = 3,
 ) -> list[object]:
     """Calls as (name, arguments), invalid ones and text as they are."""
-    parser, data = ReplyParser(wire, TOOLS, choice), text.encode()
+    parser, data = parser_of(wire, TOOLS, choice), text.encode()
     events = [
         event for start in range(0, len(data), step) for event in parser.feed(data[start : start + step])
     ]
@@ -191,6 +195,16 @@ def test_white_space_between_the_parts_may_vary(wire: WireFormat) -> None:
     for space in ("\n", "  "):
         looser = text.replace("><", f">{space}<").replace("]{", f"]{space}{{").replace(">\n<", f">{space}\n<")
         assert read(wire, looser) == [SIMPLE]
+
+
+@pytest.mark.parametrize("after_key", ["</key>\n<value>", "</key><value>"])
+@pytest.mark.parametrize("written", ["</key>\n<value>", "</key><value>", "</key> \n <value>"])
+def test_white_space_between_a_key_and_its_value_may_vary(after_key: str, written: str) -> None:
+    tags = Tags("<key>", after_key, "</value>", "</tool>")
+    wire = dataclasses.replace(TAGS, begin="<tool>", after_name=("",), tags=tags)
+    text = render_call(wire, *SIMPLE)
+    assert after_key in text
+    assert read(wire, text.replace(after_key, written)) == [SIMPLE]
 
 
 @everywhere
@@ -334,6 +348,38 @@ def test_where_none_is_found_it_is_hermes(source: str) -> None:
     assert detect(source) is HERMES
 
 
+def test_a_format_that_has_a_name_is_found_under_it() -> None:
+    """White space around calls is not looked at; what stands between two calls is."""
+    assert detect(ARRAY, eos="</s>") is FORMATS["mistral-v3"]
+    assert detect(ARRAY.replace("', ' if", "' and ' if"), eos="</s>").name == "derived"
+    qwen = XML.replace("tool>", "tool_call>")
+    for source in (qwen, qwen.replace("'<tool_call>", "'\\n\\n<tool_call>")):
+        assert detect(source, ends=["<|im_end|>"]) is FORMATS["qwen3-coder"]
+
+
+SILENT = """
+{%- if tools %}<|start_of_role|>available_tools<|end_of_role|>{{ tools|tojson }}
+Answer with <|tool_call|> and a list.{% endif %}
+{%- for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"""
+
+
+def test_where_no_calls_are_rendered_a_familys_own_markers_say_which_it_is() -> None:
+    assert detect(SILENT) is FORMATS["granite"]
+    assert detect(SILENT.replace("<|tool_call|>", "a call")) is HERMES  # all of them, not one
+    chat = ChatTemplate(SILENT)
+    assert not chat.shows_tools
+    assert '<|tool_call|>[{"name": "function-name"' in chat.render([UserTurn("Hello")], [NOW])
+    unread = XML.replace("v|tojson", "'?'")  # calls in a form of its own: they say more than what it spells
+    assert detect(unread + "{# <|tool_call|> <|start_of_role|>available_tools<|end_of_role|> #}") is HERMES
+
+
+def test_tools_are_listed_as_one_array_where_the_words_for_them_have_one() -> None:
+    for name in ("lfm2", "phi-4-mini"):
+        prompt = ChatTemplate(ARRAY, wire_format=FORMATS[name]).render([UserTurn("Hello")], TOOLS)
+        listed = json.loads(prompt[prompt.index("[{") : prompt.index("}]<|") + 2])
+        assert [tool["function"]["name"] for tool in listed] == ["get_weather", "now"]
+
+
 WORDS = """
 {%- for m in messages %}{{ m.role }}: {% if m.tool_calls %}{% for c in m.tool_calls -%}
 {{ lead }}{{ c.function.name }}({{ c.function.arguments|tojson }});
@@ -358,9 +404,22 @@ def test_a_template_that_writes_calls_and_shows_no_tools_is_told_of_them_in_the_
     prompt = template.render([UserTurn("Hello")], [NOW])
     assert '"name": "now"' in prompt
     assert '[TOOL_CALLS][{"name": "function-name", "arguments": {"argument-name"' in prompt
+    called = AssistantTurn("", (("call00001", "now", {}),))
+    past = template.render([UserTurn("Hello"), called, ToolTurn("Noon", "call00001")], [NOW])
+    assert '[TOOL_CALLS][{"name": "now", "arguments": {}, "id": "call00001"}]</s>[RESULT]Noon' in past
     shown = ChatTemplate(XML, ends=["<|im_end|>"])
     assert shown.shows_tools
     assert "function-name" not in shown.render([UserTurn("Hello")], [NOW])
+
+
+def test_the_docs_show_every_format_that_has_a_name() -> None:
+    docs = (Path(__file__).parents[2] / "docs/formats.md").read_text(encoding="utf-8")
+    rows = [line for line in docs.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(FORMATS)
+    for name, wire in FORMATS.items():
+        call = render_calls(wire, [("f", {"city": "Oslo"})]).strip()
+        (row,) = (row for row in rows if row.startswith(f"| `{name}` |"))
+        assert call.replace("\n", "⏎").replace("|", "\\|") in row
 
 
 # --------------------------------------------------------------------------------------------- one's own
@@ -378,7 +437,7 @@ def test_a_format_of_ones_own_is_imported(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("my_formats:YOURS", "your_formats:MINE", "my_formats:WireFormat"):
         with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
             by_name(name)
-    with pytest.raises(ConfigError, match="known formats: hermes, llama3"):
+    with pytest.raises(ConfigError, match=r"known formats: .*\bhermes, .*\bllama3\b"):
         by_name("mine")
 
 
@@ -476,7 +535,7 @@ def test_values_are_held_to_their_schema_wherever_it_is(
     state = grammar.start()
     assert fits(small_tokenizer(), state, text)
     assert state.accepting()
-    parser = ReplyParser(wire, [tool], "required")
+    parser = parser_of(wire, [tool], "required")
     events = [*parser.feed(text.encode()), *parser.finish("stop")]
     assert events == [CallEvent(ValidCall("get_weather", arguments))]
 

@@ -11,7 +11,19 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["SPECIAL", "Channels", "Hole", "JsonId", "Parts", "Tags", "WireFormat", "special_names"]
+__all__ = [
+    "LONG_ID",
+    "NUMBER",
+    "SHORT_ID",
+    "SPECIAL",
+    "Channels",
+    "Hole",
+    "JsonId",
+    "Parts",
+    "Tags",
+    "WireFormat",
+    "special_names",
+]
 
 SPECIAL = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\])")
 """How special tokens are spelled: <tool_call>, [TOOL_CALLS]."""
@@ -33,6 +45,10 @@ class Hole:
     pattern: str
     example: str
 
+
+SHORT_ID = Hole("[a-zA-Z0-9]{9}", "call00001")  # Mistral's rule
+LONG_ID = Hole("[a-zA-Z0-9_-]{1,40}", "call_1")
+NUMBER = Hole("[0-9]{1,3}", "0")
 
 Parts: TypeAlias = tuple[str | Hole, ...]
 
@@ -111,8 +127,11 @@ class WireFormat:
     tags:          how arguments are written that are no object; None where they are one
     channels:      how a reply is made of messages; None where it is not
     bare_objects:  whether models of this family also write a bare or fenced JSON object for a call
-    instructions:  system text that explains tools, with `{tools}` where the JSON schemas go, for models
-                   whose own template ignores tools; "" where no such text is known
+    instructions:  system text that explains tools, with `{tools}` where the JSON schemas go (`[{tools}]` for
+                   one JSON array of them), for models whose own template ignores tools; "" where no such text
+                   is known
+    signs:         texts that, all found in a template's source, say that its model is of this family, also
+                   where the template renders no calls
     """
 
     name: str
@@ -131,6 +150,7 @@ class WireFormat:
     json_id: JsonId | None = None
     tags: Tags | None = None
     channels: Channels | None = None
+    signs: tuple[str, ...] = ()
 
     @property
     def texts(self) -> tuple[str, ...]:
