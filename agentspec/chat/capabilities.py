@@ -84,7 +84,7 @@ def call_message(
     }
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=128)
 def _probe_source(source: str) -> Capabilities:
     template = PromptTemplate(source, bos="<zq_bos>", eos="<zq_eos>")
     shape, sample = _call_shape(template)

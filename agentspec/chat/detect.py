@@ -6,6 +6,7 @@ It must not know models or tokens.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from agentspec.chat.capabilities import probe
 from agentspec.chat.derive import derive
@@ -30,20 +31,23 @@ def detect(
     bos, eos: spellings of those tokens
     ends:     spellings of the tokens that end a turn
 
-    Raises TemplateError if the source is not a Jinja template.
+    Cached by what it is given. Raises TemplateError if the source is not a Jinja template.
     """
-    if template_source is None:
-        return HERMES
-    template = PromptTemplate(template_source, bos=bos, eos=eos)
+    return HERMES if template_source is None else _detected(template_source, bos, eos, frozenset(ends))
+
+
+@lru_cache(maxsize=128)
+def _detected(source: str, bos: str, eos: str, ends: frozenset[str]) -> WireFormat:
+    template = PromptTemplate(source, bos=bos, eos=eos)
     can = probe(template)
     for known in FORMATS.values():  # channels are more than calls show
-        if known.channels is not None and _signed(known, template_source):
+        if known.channels is not None and _signed(known, source):
             return known
     found = derive(template, can, ends={eos, *ends})
     if found is not None:
         return _named(found, several=can.several)
     if can.call_shape is None:
-        return next((known for known in FORMATS.values() if _signed(known, template_source)), HERMES)
+        return next((known for known in FORMATS.values() if _signed(known, source)), HERMES)
     return next((known for known in FORMATS.values() if writes(known, can.call_sample)), HERMES)
 
 

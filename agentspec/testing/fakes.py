@@ -151,6 +151,10 @@ class TableVocab:
         self._pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
         self.end_ids = frozenset(end_ids)
         self._special = self.end_ids | frozenset(special_ids)
+        self._starting: dict[int, list[int]] = {}  # the tokens by their first byte, the longest first
+        for token in sorted(range(self.n_tokens), key=lambda token: -len(self._pieces[token])):
+            if piece := self._pieces[token]:
+                self._starting.setdefault(piece[0], []).append(token)
 
     @property
     def n_tokens(self) -> int:
@@ -170,17 +174,19 @@ class TableVocab:
 
     def tokenize(self, text: bytes, *, special: bool) -> list[int]:
         """Greedy longest match. Raises ValueError where nothing matches."""
-        tokens = []
-        while text:
-            fitting = [
+        tokens: list[int] = []
+        at = 0
+        while at < len(text):
+            fitting = (
                 token
-                for token, piece in enumerate(self._pieces)
-                if piece and text.startswith(piece) and (special or token not in self._special)
-            ]
-            if not fitting:
-                raise ValueError(f"no token begins {text!r}")
-            tokens.append(max(fitting, key=lambda token: len(self._pieces[token])))
-            text = text[len(self._pieces[tokens[-1]]) :]
+                for token in self._starting.get(text[at], ())
+                if text.startswith(self._pieces[token], at) and (special or token not in self._special)
+            )
+            token = next(fitting, None)
+            if token is None:
+                raise ValueError(f"no token begins {text[at:]!r}")
+            tokens.append(token)
+            at += len(self._pieces[token])
         return tokens
 
 

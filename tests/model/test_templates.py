@@ -102,8 +102,8 @@ NAMED_ALIKE = {
 }
 """Templates of other families that write as one that has a name, but for white space around calls."""
 
-UNSEEN = {"harmony", "phi-4-mini"}
-"""Formats that none of the templates writes: that of gpt-oss has the recipient where its models do not."""
+UNSEEN = {"phi-4-mini"}
+"""Formats that none of the templates writes."""
 
 
 def source(path: Path) -> str:
@@ -269,4 +269,5 @@ def test_a_named_format_reads_what_the_derived_one_writes_and_the_other_way_roun
         named = FORMATS.get(found_in(path), own)
         calls = list(CALLS) if probe(PromptTemplate(source(path))).several else [CALLS[0]]
         assert parsed(named, render_calls(own, calls)) == calls, path.stem
-        assert parsed(own, render_calls(named, calls)) == calls, path.stem
+        if named.channels is None:  # which are written in more than one way
+            assert parsed(own, render_calls(named, calls)) == calls, path.stem
