@@ -1,0 +1,201 @@
+"""Writes replies as Lark grammars: the envelope, each tool's arguments, a document.
+
+It must not know when a grammar applies, nor what it is compiled to.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from agentspec.chat.formats.base import SPECIAL, Channels, Hole, WireFormat
+from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
+from agentspec.grammar.channels import call_rules
+from agentspec.grammar.enforce import enforceable_document, enforceable_tool
+from agentspec.grammar.matcher import CompiledGrammar
+from agentspec.grammar.order import Orders, in_order
+from agentspec.grammar.repeats import CallsGrammar
+from agentspec.grammar.tagged import tagged_rules
+from agentspec.grammar.thought import THOUGHT, thought_rules
+from agentspec.grammar.tokenizer import GrammarTokenizer
+from agentspec.types import BoundTool, Json, NamedTool, NamedTools, ToolChoice
+
+__all__ = [
+    "COMPACT",
+    "FENCE",
+    "TIGHT",
+    "ReplyWriter",
+    "document_rules",
+    "json_rule",
+    "options",
+    "text_terms",
+]
+
+TIGHT = (", ", ": ")
+COMPACT = (",", ":")
+FENCE = "\n```"  # what closes a fenced block
+
+
+class ReplyWriter:
+    """Writes the Lark grammars of one tool set.
+
+    separators: between items, and between a key and its value
+
+    `tools` are those that may be called.
+    """
+
+    def __init__(
+        self,
+        tokenizer: GrammarTokenizer,
+        wire: WireFormat,
+        tools: Sequence[BoundTool],
+        choice: ToolChoice,
+        *,
+        parallel: bool,
+        spelling: str = "canonical",
+        separators: tuple[str, str] = TIGHT,
+    ) -> None:
+        if isinstance(choice, NamedTool):
+            tools = [tool for tool in tools if tool.name == choice.name]
+            parallel = False
+        elif isinstance(choice, NamedTools):
+            tools = [tool for tool in tools if tool.name in choice.names]
+        self._tokenizer = tokenizer
+        self._wire = wire
+        self.tools = tools
+        self._parallel = parallel
+        self._spelling = spelling
+        self._separators = separators
+
+    def reply(self, orders: Orders = (), reasoning: Reasoning = NO_THOUGHT) -> str:
+        """A reply in the family's envelope. orders: of the arguments' keys, where not the schema's."""
+        wire = self._wire
+        if wire.channels is not None:
+            return self._in_channels(wire.channels, orders, whole=True)
+        first, last = wire.opening + wire.begin, wire.end + wire.closing
+        thought = thought_rules(self._tokenizer.vocab, reasoning)
+        if thought:  # which takes the white space behind it
+            first = first.lstrip()
+        calls = self._several(first, wire.end, wire.begin, last)
+        return self._lark([f"start: {THOUGHT if thought else ''} {calls}", *thought], orders)
+
+    def named(self, orders: Orders = ()) -> str:
+        """In a format of channels, a call from its tool's name on."""
+        assert self._wire.channels is not None
+        return self._in_channels(self._wire.channels, orders, whole=False)
+
+    def bare(self, orders: Orders = ()) -> str:
+        """A reply of bare objects."""
+        return self._lark([f"start: {self._several()}"], orders)
+
+    def fenced(self, orders: Orders = ()) -> str:
+        """A reply of bare objects in a fence, which it closes."""
+        return self._lark([f"start: {self._several(last=FENCE)}"], orders)
+
+    def compiled(self, lark: str) -> CompiledGrammar:
+        """The grammar of a reply of calls."""
+        if not self._parallel:
+            return CompiledGrammar(self._tokenizer, lark)
+        return CallsGrammar(self._tokenizer, lark, self._wire.between)
+
+    def heads(self) -> list[str]:
+        """Each tool's object up to its name."""
+        return [self._head(tool) for tool in self.tools]
+
+    def _around(self, tool: BoundTool, arguments: str) -> str:
+        """A call of a tool, given the name of its arguments' rule."""
+        wire, (comma, colon) = self._wire, self._separators
+        if wire.after_name:
+            named = [*wire.before_name, tool.name, *wire.after_name]
+            return " ".join([*(self._part(part) for part in named), arguments])
+        head = f"{self._head(tool)[1:]}{comma}{json.dumps(wire.arguments_key)}{colon}"
+        before, after = [_quote("{" + head)], [_quote("}")]
+        if (own := wire.json_id) is not None:
+            key, hole = f'{json.dumps(own.key)}{colon}"', self._part(own.value)
+            if own.first:
+                before = [_quote("{" + key), hole, _quote('"' + comma + head)]
+            else:
+                after = [_quote(comma + key), hole, _quote('"}')]
+        return " ".join([*before, arguments, *after])
+
+    def _part(self, part: str | Hole) -> str:
+        return text_terms(self._tokenizer, part) if isinstance(part, str) else f"/{part.pattern}/"
+
+    def _head(self, tool: BoundTool) -> str:
+        head = {self._wire.name_key: tool.name}
+        return json.dumps(head, ensure_ascii=False, separators=self._separators)[:-1]
+
+    def _several(self, first: str = "", end: str = "", begin: str = "", last: str = "") -> str:
+        """One call or more, with the text around all of them and around each."""
+        # what stands between two is one text: the engine's lexer does not go back within one
+        between = text_terms(self._tokenizer, end + self._wire.between + begin)
+        more = f"({between} object)*" if self._parallel else ""
+        return f"{text_terms(self._tokenizer, first)} object {more} {text_terms(self._tokenizer, last)}"
+
+    def _in_channels(self, channels: Channels, orders: Orders, *, whole: bool) -> str:
+        terms = functools.partial(text_terms, self._tokenizer)
+        rules = call_rules(channels, [tool.name for tool in self.tools], terms, whole=whole)
+        return self._with_arguments(rules, orders)
+
+    def _lark(self, rules: list[str], orders: Orders) -> str:
+        rules.append("object: " + " | ".join(f"tool_{index}" for index in range(len(self.tools))))
+        for index, tool in enumerate(self.tools):
+            rules.append(f"tool_{index}: {self._around(tool, f'args_{index}')}")
+        return self._with_arguments(rules, orders)
+
+    def _with_arguments(self, rules: list[str], orders: Orders) -> str:
+        """The grammar of rules that refer to each tool's arguments."""
+        for index, tool in enumerate(self.tools):
+            keys = [order for name, order in orders if name == tool.name]
+            schema = enforceable_tool(tool).schema
+            if self._wire.tags is None:
+                rules.append(f"args_{index}: {json_rule(schema, self._separators, keys)}")
+            else:
+                terms = functools.partial(text_terms, self._tokenizer)
+                rules += tagged_rules(f"args_{index}", in_order(schema, keys), self._wire.tags, terms)
+        return options(self._spelling) + "\n".join(rules) + "\n"
+
+
+def options(spelling: str) -> str:
+    return '%llguidance {"no_forcing": true}\n' if spelling == "any" else ""
+
+
+def document_rules(
+    schema: Mapping[str, Json], then: str, separators: tuple[str, str], orders: Orders = ()
+) -> str:
+    rule = json_rule(enforceable_document(schema).schema, separators, [order for _, order in orders])
+    return f"start: document {_quote(then) if then else ''}\ndocument: {rule}\n"
+
+
+def json_rule(
+    closed: Mapping[str, Json], separators: tuple[str, str], keys: Sequence[tuple[str, ...]] = ()
+) -> str:
+    comma, colon = separators
+    form = {"item_separator": comma, "key_separator": colon, "whitespace_flexible": False}
+    return "%json " + json.dumps({**in_order(closed, keys), "x-guidance": form}, ensure_ascii=True)
+
+
+def text_terms(tokenizer: GrammarTokenizer, text: str) -> str:
+    """Text as Lark terms: special tokens where the vocabulary has them, quoted text elsewhere."""
+    return " ".join(_terms(tokenizer, text))
+
+
+def _terms(tokenizer: GrammarTokenizer, text: str) -> Iterable[str]:
+    quoted = ""  # in one piece: see `ReplyWriter._several`
+    for index, part in enumerate(SPECIAL.split(text)):
+        token = tokenizer.vocab.special_id(part) if index % 2 else None
+        if token is None:
+            quoted += part
+            continue
+        if quoted:
+            yield _quote(quoted)
+        quoted = ""
+        yield f"<[{token}]>"
+    if quoted:
+        yield _quote(quoted)
+
+
+def _quote(text: str) -> str:
+    """A Lark string literal; its escapes are JSON's."""
+    return json.dumps(text, ensure_ascii=True)
