@@ -183,12 +183,52 @@ def _resolved(schema: Json, root: Mapping[str, Json]) -> Mapping[str, Json] | No
 
 
 def spelled_out(schema: Mapping[str, Json]) -> Schema:
-    """The same schema, in which what names may be is said by the properties where that can be done.
+    """The same schema without keywords that say nothing, and with the names of a map said by its properties.
 
     `propertyNames` of a map (an object without declared properties) that lists names, or has a pattern for
     them, becomes properties or a pattern of them; not where `unevaluatedProperties` would take note.
     """
-    return dict(schema) if _mentions(schema, "unevaluatedProperties") else _spelled_out(schema)
+    schema = _without_idle(schema)
+    return schema if _mentions(schema, "unevaluatedProperties") else _spelled_out(schema)
+
+
+def _without_idle(schema: Mapping[str, Json]) -> Schema:
+    said = {key: value for key, value in schema.items() if not _is_idle(key, value, schema)}
+    return _with_parts(said, _without_idle)
+
+
+def _is_idle(keyword: str, value: Json, schema: Mapping[str, Json]) -> bool:
+    """Whether the keyword asks nothing, by its value or for want of another one."""
+    match keyword:
+        case "then" | "else":
+            return "if" not in schema
+        case "minContains" | "maxContains":
+            return "contains" not in schema
+        case "uniqueItems" | "not":
+            return value is False
+        case "dependentRequired" | "dependentSchemas":
+            return value == {}
+        case "propertyNames":
+            return value is True or value in ({}, {"type": "string"})
+        case _:
+            return False
+
+
+def _with_parts(schema: Mapping[str, Json], change: Callable[[Mapping[str, Json]], Schema]) -> Schema:
+    """A copy in which the schemas directly inside are changed."""
+    copy: Schema = {}
+    for key, value in schema.items():
+        if key in ONE and isinstance(value, Mapping):
+            copy[key] = change(value)
+        elif key in LISTS and isinstance(value, list):
+            copy[key] = [change(one) if isinstance(one, Mapping) else one for one in value]
+        elif key in MAPS and isinstance(value, Mapping):
+            copy[key] = {
+                name: change(one) if isinstance(one, Mapping) else one for name, one in value.items()
+            }
+        else:
+            copy[key] = value
+    return copy
 
 
 def _mentions(value: Json, keyword: str) -> bool:
@@ -198,18 +238,7 @@ def _mentions(value: Json, keyword: str) -> bool:
 
 
 def _spelled_out(schema: Mapping[str, Json]) -> Schema:
-    copy: Schema = {}
-    for key, value in schema.items():
-        if key in ONE and isinstance(value, Mapping):
-            copy[key] = _spelled_out(value)
-        elif key in LISTS and isinstance(value, list):
-            copy[key] = [_spelled_out(one) if isinstance(one, Mapping) else one for one in value]
-        elif key in MAPS and isinstance(value, Mapping):
-            copy[key] = {
-                name: _spelled_out(one) if isinstance(one, Mapping) else one for name, one in value.items()
-            }
-        else:
-            copy[key] = value
+    copy = _with_parts(schema, _spelled_out)
     names = copy.get("propertyNames")
     if isinstance(names, Mapping) and not copy.get("properties") and "patternProperties" not in copy:
         said = {key: value for key, value in names.items() if (key, value) != ("type", "string")}

@@ -34,6 +34,7 @@ from agentspec.types import (
     ValidCall,
 )
 from tests.unit.grammars import fits, small_tokenizer
+from tests.unit.small_templates import ARRAY, XML
 
 WEATHER = BoundTool(
     "get_weather",
@@ -291,37 +292,6 @@ def test_the_kinds_of_a_schema(schema: Json, kinds: set[str]) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ templates
-
-ARRAY = """
-{%- for m in messages %}
-{%- if m.role == 'user' %}[INST]{{ m.content }}[/INST]
-{%- elif m.role == 'tool' %}[RESULT]{{ m.content }}[/RESULT]
-{%- elif m.role == 'system' %}[SYS]{{ m.content }}[/SYS]
-{%- elif m.tool_calls %}[TOOL_CALLS][
-{%- for c in m.tool_calls %}
-{%- if c.id|length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif -%}
-{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments|tojson }}, "id": "{{ c.id }}"}
-{{- ', ' if not loop.last }}
-{%- endfor %}]</s>
-{%- else %}{{ m.content }}</s>
-{%- endif %}
-{%- endfor %}"""
-
-XML = """
-{%- if tools %}<tools>{{ tools|tojson }}</tools>{% endif %}
-{%- for m in messages %}<|{{ m.role }}|>
-{%- if m.tool_calls %}{{ m.content }}
-{%- for c in m.tool_calls %}
-{{- '<tool>\n<function=' + c.function.name + '>' }}
-{%- for k, v in c.function.arguments.items() %}
-{{- '\n<parameter=' + k + '>\n' + (v if v is string else v|tojson) + '\n</parameter>' }}
-{%- endfor %}
-{{- '\n</function>\n</tool>' }}
-{%- endfor %}
-{%- else %}{{ m.content }}
-{%- endif %}<|im_end|>
-{%- endfor %}
-{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
 
 
 def test_a_format_is_found_in_what_a_template_renders() -> None:
