@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import jsonschema
 from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import Schema
 
@@ -107,7 +109,7 @@ def unknown_tool(name: str, tools: Iterable[str]) -> str:
 
 # ---------------------------------------------------------------------------------------- validators
 
-_Validators: TypeAlias = tuple[jsonschema.Draft202012Validator, ...]
+_Validators: TypeAlias = tuple[Validator, ...]
 
 
 def _fault(validators: _Validators, value: Json, root: str) -> str | None:
@@ -147,10 +149,26 @@ def _compile(name: str, text: str, *, document: bool = False) -> _Validators:
     return tuple(_validator(schema) for schema in ((closed,) if closed == given else (closed, given)))
 
 
-def _validator(schema: Mapping[str, Json]) -> jsonschema.Draft202012Validator:
+def _validator(schema: Mapping[str, Json]) -> Validator:
     # a registry of its own has no way to fetch: a remote reference fails
     registry: Registry[Schema] = Registry()
-    return jsonschema.Draft202012Validator(schema, format_checker=_FORMATS, registry=registry)
+    return _Validator(schema, format_checker=_FORMATS, registry=registry)
+
+
+def _pattern(
+    _validator: Validator, pattern: str, instance: object, _schema: Schema
+) -> Iterator[jsonschema.ValidationError]:
+    """`pattern`, whose `$` is the end of the text, as in ECMA 262; Python's fits before a line break there."""
+    if isinstance(instance, str):
+        ecma = _DOLLAR.sub(lambda found: r"\Z" if found[0] == "$" else found[0], pattern)
+        if re.search(ecma, instance) is None:
+            yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+_DOLLAR = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\$", re.DOTALL)  # or what it may stand in as a character
+_Validator: type[Validator] = extend(  # type: ignore[no-untyped-call]
+    jsonschema.Draft202012Validator, {"pattern": _pattern}
+)
 
 
 _FORMATS = jsonschema.FormatChecker(jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers)

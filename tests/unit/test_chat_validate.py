@@ -351,3 +351,19 @@ def test_a_document_need_not_be_an_object() -> None:
     assert document_fault(point, '{"x": 1, "y": 2}') == "document: unexpected 'y'; the keys are: x"
     with pytest.raises(SchemaError, match="'response'"):
         document_fault({"type": "strnig"}, "1")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fits"),
+    [
+        ("^(on|off)$", "on", True),
+        ("^(on|off)$", "on\n", False),
+        (r"^\$[0-9]+$", "$5", True),
+        (r"^[$]x$", "$x", True),
+        (r"^[\]$]+$|^y$", "]$", True),
+        (r"^[\]$]+$|^y$", "y\n", False),
+    ],
+)
+def test_a_pattern_ends_where_the_text_ends(pattern: str, text: str, fits: bool) -> None:
+    schema: dict[str, Json] = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    assert (argument_fault(BoundTool("f", "", schema), {"a": text}) is None) is fits

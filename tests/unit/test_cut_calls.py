@@ -15,7 +15,7 @@ import pytest
 
 from agentspec.bench.workload import load_workload
 from agentspec.chat.detect import detect
-from agentspec.chat.formats import FORMATS, HERMES, WireFormat, render_call, render_calls
+from agentspec.chat.formats import HERMES, LLAMA3, WireFormat, render_call, render_calls
 from agentspec.chat.parser import CallEvent, ReplyEvent, ReplyParser
 from agentspec.engine.request import Result
 from agentspec.langchain.reply import ReplyBuilder, raw_of
@@ -31,7 +31,7 @@ End = tuple[FinishReason, bool]
 
 CUTS: Sequence[End] = (("length", False), ("cancelled", False), ("stop", False))
 DERIVED = (detect(ARRAY, eos="</s>"), detect(XML, ends=["<|im_end|>"]))
-WIRES = {**FORMATS, "array": DERIVED[0], "tags": DERIVED[1]}
+WIRES = {"hermes": HERMES, "llama3": LLAMA3, "array": DERIVED[0], "tags": DERIVED[1]}
 
 every_form = pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
 
