@@ -158,7 +158,7 @@ def _validator(schema: Mapping[str, Json]) -> Validator:
 def _pattern(
     _validator: Validator, pattern: str, instance: object, _schema: Schema
 ) -> Iterator[jsonschema.ValidationError]:
-    """`pattern`, whose `$` is the end of the text, as in ECMA 262; Python's fits before a line break there."""
+    """`pattern`, whose `$` is the end of the text, as in ECMA 262; Python's fits before a line break."""
     if isinstance(instance, str):
         ecma = _DOLLAR.sub(lambda found: r"\Z" if found[0] == "$" else found[0], pattern)
         if re.search(ecma, instance) is None:
