@@ -61,6 +61,8 @@ class CallsMatcher(GrammarMatcher):
         if not self.accepting():
             return
         call = self._call.removeprefix(self._between).strip()
+        if not call:  # the reply may end behind the space, too
+            return
         self._repeated = self._repeated or call in self._calls
         self._calls |= {call}
         self._call = b""

@@ -77,7 +77,7 @@ class ReplyWriter:
         thought = thought_rules(self._tokenizer.vocab, reasoning)
         if thought:  # which takes the white space behind it
             first = first.lstrip()
-        calls = self._several(first, wire.end, wire.begin, last)
+        calls = self._several(first, wire.end, wire.begin, last, self._space)
         return self._lark([f"start: {THOUGHT if thought else ''} {calls}", *thought], orders)
 
     def named(self, orders: Orders = ()) -> str:
@@ -87,11 +87,19 @@ class ReplyWriter:
 
     def bare(self, orders: Orders = ()) -> str:
         """A reply of bare objects."""
-        return self._lark([f"start: {self._several()}"], orders)
+        return self._lark([f"start: {self._several(space=self._space)}"], orders)
 
     def fenced(self, orders: Orders = ()) -> str:
-        """A reply of bare objects in a fence, which it closes."""
-        return self._lark([f"start: {self._several(last=FENCE)}"], orders)
+        """A reply of bare objects in a fence, which it closes; further fences may follow."""
+        rules = [f"start: block{' (FENCE block)*' if self._parallel else ''}"]
+        rules += [f"block: {self._several(last=FENCE)}", r"FENCE: /\n{1,3}```(json)?\n/"]
+        return self._lark(rules, orders)
+
+    @property
+    def _space(self) -> str:
+        """The white space that follows a call where another one follows it."""
+        between = self._wire.between
+        return between[: len(between) - len(between.lstrip())]
 
     def compiled(self, lark: str) -> CompiledGrammar:
         """The grammar of a reply of calls."""
@@ -126,12 +134,20 @@ class ReplyWriter:
         head = {self._wire.name_key: tool.name}
         return json.dumps(head, ensure_ascii=False, separators=self._separators)[:-1]
 
-    def _several(self, first: str = "", end: str = "", begin: str = "", last: str = "") -> str:
-        """One call or more, with the text around all of them and around each."""
+    def _several(
+        self, first: str = "", end: str = "", begin: str = "", last: str = "", space: str = ""
+    ) -> str:
+        """One call or more, with the text around all of them and around each. space: may follow the last"""
+        terms = functools.partial(text_terms, self._tokenizer)
+        if not self._parallel:
+            return f"{terms(first)} object {terms(last)}"
         # what stands between two is one text: the engine's lexer does not go back within one
-        between = text_terms(self._tokenizer, end + self._wire.between + begin)
-        more = f"({between} object)*" if self._parallel else ""
-        return f"{text_terms(self._tokenizer, first)} object {more} {text_terms(self._tokenizer, last)}"
+        between = terms(end + self._wire.between + begin)
+        tail = terms(last)
+        if space and not self._wire.closing:
+            # models write the line break behind a call, and only then decide whether another one follows
+            tail = f"({tail} | {terms(last + space)})" if tail else f"{terms(space)}?"
+        return f"{terms(first)} object ({between} object)* {tail}"
 
     def _in_channels(self, channels: Channels, orders: Orders, *, whole: bool) -> str:
         terms = functools.partial(text_terms, self._tokenizer)

@@ -324,3 +324,33 @@ def test_objects_without_markers_are_not_repeated_either(tokenizer: GrammarToken
     assert not state.done()
     assert fits(tokenizer, state, '; {"name": "get_time", "parameters": {}}')
     assert state.done()
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_reply_of_several_calls_may_end_behind_the_line_break(
+    tokenizer: GrammarTokenizer, choice: ToolChoice
+) -> None:
+    """Qwen always writes it behind a call, and only then says whether another one follows."""
+    state = matcher(tokenizer, choice)
+    assert fits(tokenizer, state, f"{call('get_time', {})}\n")
+    for one in (state, state.fork()):
+        legal = one.legal()
+        assert legal is not None
+        assert set(legal.tolist()) == {OPEN, END}
+        assert one.accepting()
+    assert fits(tokenizer, state, call("get_weather", {"city": "Os"}))
+    alone = matcher(tokenizer, choice, parallel=False)
+    assert fits(tokenizer, alone, call("get_time", {}))
+    assert alone.done()
+
+
+def test_several_fenced_calls(tokenizer: GrammarTokenizer) -> None:
+    block = '```json\n{"name": "get_time", "arguments": {}}\n```'
+    for parallel in (True, False):
+        state = matcher(tokenizer, "auto", parallel=parallel)
+        assert fits(tokenizer, state, f"So:\n{block}")
+        assert state.accepting()
+        assert state.done() is not parallel
+    state = matcher(tokenizer, "auto")
+    assert fits(tokenizer, state, f"So:\n{block}\n\n{block}")
+    assert not fits(tokenizer, state.fork(), "\n\nAnd so on")
