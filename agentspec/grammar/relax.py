@@ -8,6 +8,7 @@ which keywords a grammar engine takes.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
@@ -158,6 +159,11 @@ _STEPS: Final[Mapping[str, _Step]] = {
     "format": _drop("format"),
     ASSERTIONS: _assertions,
     "multipleOf": _drop("multipleOf"),
+    # those at the ends of 64 bits, which the engine does not take
+    "minimum": _drop("minimum"),
+    "maximum": _drop("maximum"),
+    "exclusiveMinimum": _drop("exclusiveMinimum"),
+    "exclusiveMaximum": _drop("exclusiveMaximum"),
     "oneOf": _one_of,
     "pattern": _drop("pattern"),
     "allOf": _drop("allOf"),
@@ -208,6 +214,10 @@ def _is_idle(keyword: str, value: Json, schema: Mapping[str, Json]) -> bool:
             return value is False
         case "dependentRequired" | "dependentSchemas":
             return value == {}
+        case "minimum":  # below which no number is
+            return isinstance(value, float) and value <= -sys.float_info.max
+        case "maximum":
+            return isinstance(value, float) and value >= sys.float_info.max
         case "propertyNames":
             return value is True or value in ({}, {"type": "string"})
         case _:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentspec.chat.formats.base import SPECIAL, Channels, Hole, WireFormat
-from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
+from agentspec.chat.reasoning import Reasoning
 from agentspec.grammar.channels import call_rules
 from agentspec.grammar.enforce import enforceable_document, enforceable_tool
 from agentspec.grammar.matcher import CompiledGrammar
@@ -68,17 +68,30 @@ class ReplyWriter:
         self._spelling = spelling
         self._separators = separators
 
-    def reply(self, orders: Orders = (), reasoning: Reasoning = NO_THOUGHT) -> str:
+    def reply(self, orders: Orders = ()) -> str:
         """A reply in the family's envelope. orders: of the arguments' keys, where not the schema's."""
+        if self._wire.channels is not None:
+            return self._in_channels(self._wire.channels, orders, whole=True)
+        return self._lark([f"start: {self._envelope()}"], orders)
+
+    def required(self, reasoning: Reasoning) -> str:
+        """A reply that has to call, from its first token on.
+
+        Where it may call several times, it may do so in any form that the parser reads: small models that
+        are held to an envelope they were hardly taught leave it after one call.
+        """
         wire = self._wire
         if wire.channels is not None:
-            return self._in_channels(wire.channels, orders, whole=True)
-        first, last = wire.opening + wire.begin, wire.end + wire.closing
+            return self._in_channels(wire.channels, (), whole=True)
         thought = thought_rules(self._tokenizer.vocab, reasoning)
-        if thought:  # which takes the white space behind it
-            first = first.lstrip()
-        calls = self._several(first, wire.end, wire.begin, last, self._space)
-        return self._lark([f"start: {THOUGHT if thought else ''} {calls}", *thought], orders)
+        forms = [self._envelope(strip=bool(thought))]
+        rules = list(thought)
+        if self._parallel and wire.bare_objects and not wire.after_name:
+            forms.append(f"OPEN {self._blocks}")
+            rules += [r"OPEN: /```(json)?\n/", *self._fences()]
+            if wire.begin:
+                forms.append(self._several(space=self._space))
+        return self._lark([f"start: {THOUGHT if thought else ''} ({' | '.join(forms)})", *rules], ())
 
     def named(self, orders: Orders = ()) -> str:
         """In a format of channels, a call from its tool's name on."""
@@ -91,9 +104,23 @@ class ReplyWriter:
 
     def fenced(self, orders: Orders = ()) -> str:
         """A reply of bare objects in a fence, which it closes; further fences may follow."""
-        rules = [f"start: block{' (FENCE block)*' if self._parallel else ''}"]
-        rules += [f"block: {self._several(last=FENCE)}", r"FENCE: /\n{1,3}```(json)?\n/"]
-        return self._lark(rules, orders)
+        return self._lark([f"start: {self._blocks}", *self._fences()], orders)
+
+    @property
+    def _blocks(self) -> str:
+        """Fenced calls behind the first fence."""
+        return "block (FENCE block)*" if self._parallel else "block"
+
+    def _fences(self) -> list[str]:
+        return [f"block: {self._several(last=FENCE)}", r"FENCE: /\n{1,3}```(json)?\n/"]
+
+    def _envelope(self, *, strip: bool = False) -> str:
+        """Calls with all that is around them. strip: without the white space in front"""
+        wire = self._wire
+        first = wire.opening + wire.begin
+        return self._several(
+            first.lstrip() if strip else first, wire.end, wire.begin, wire.end + wire.closing, self._space
+        )
 
     @property
     def _space(self) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agentspec.chat.formats import HERMES, LLAMA3
+from agentspec.chat.parser import CallEvent, ReplyParser
 from agentspec.errors import GrammarError, SchemaError
 from agentspec.grammar.matcher import CompiledGrammar, unpacked
 from agentspec.grammar.reply import compile_json, compile_reply
@@ -354,3 +355,21 @@ def test_several_fenced_calls(tokenizer: GrammarTokenizer) -> None:
     state = matcher(tokenizer, "auto")
     assert fits(tokenizer, state, f"So:\n{block}\n\n{block}")
     assert not fits(tokenizer, state.fork(), "\n\nAnd so on")
+
+
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "```\n{}\n```"])
+def test_several_calls_may_be_written_in_any_form_that_is_read(
+    tokenizer: GrammarTokenizer, form: str
+) -> None:
+    """Held to `<tool_call>`, small models left it after one call; to one call, they are held to it."""
+    one = form.replace("{}", '{"name": "get_time", "arguments": {}}')
+    two = form.replace("{}", '{"name": "get_weather", "arguments": {"city": "Os"}}')
+    state = matcher(tokenizer, "required")
+    assert fits(tokenizer, state, one)
+    assert state.accepting()
+    assert fits(tokenizer, state, f"\n{two}")
+    assert state.accepting()
+    assert not fits(tokenizer, matcher(tokenizer, "required"), one.replace("get_time", "get_tide"))
+    assert not fits(tokenizer, matcher(tokenizer, "required", parallel=False), one)
+    events = ReplyParser(HERMES, [TIME, WEATHER], "required").feed(f"{one}\n{two}".encode())
+    assert len([event for event in events if isinstance(event, CallEvent)]) == 2

@@ -80,8 +80,9 @@ def test_it_says_what_the_binding_grammar_forces_and_guesses(
     state = following(tokenizer, parallel=parallel)
     bound = matcher(tokenizer, parallel=parallel)
     proposed = 0
-    for token in spell(tokenizer, call("get_weather", {"city": "Oslo", "unit": "celsius"})):
-        assert (state.forced(), state.guess()) == (bound.forced(), bound.guess())
+    for index, token in enumerate(spell(tokenizer, call("get_weather", {"city": "Oslo", "unit": "celsius"}))):
+        if index or not parallel:  # which leaves the form to the model, and the envelope is the likeliest
+            assert (state.forced(), state.guess()) == (bound.forced(), bound.guess())
         proposed += state.forced()[:1] == (token,)
         state.advance(token)
         bound.advance(token)

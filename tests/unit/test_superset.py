@@ -315,3 +315,17 @@ def test_names_that_are_said_otherwise_are_the_same(seed: int) -> None:
         assert isinstance(schema, dict)
         given, said = (jsonschema.Draft202012Validator(one) for one in (schema, spelled_out(schema)))
         assert [given.is_valid(value) for value in DOCUMENTS] == [said.is_valid(value) for value in DOCUMENTS]
+
+
+@pytest.mark.parametrize(
+    ("part", "left_out"),
+    [
+        ({"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}, {"minimum"}),
+        ({"type": "number", "maximum": 3.4028235e38}, {"maximum"}),
+        ({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1.7976931348623157e308}, set()),
+    ],
+)
+def test_bounds_at_the_ends_of_64_bits_are_no_reason_to_refuse(part: Json, left_out: set[str]) -> None:
+    """OpenAPI's and Java's code generators write them."""
+    found = enforceable(holds(a=part))
+    assert {relaxation.keyword for relaxation in found.relaxations} == left_out
