@@ -94,12 +94,13 @@ class ChannelParser:
 
     def _header(self) -> list[ReplyEvent] | None:
         """Moves over a header; None while it is not whole."""
-        header, message, rest = self._held.partition(self._channels.message)
-        if not message:
-            if self._is_header(self._held):
-                return None
+        if not self._is_header(self._held):
             self._kind, self._begun = "text", False  # the model left the header out
             return []
+        header, message, rest = self._held.partition(self._channels.message)
+        if not message:
+            return None
+        header = header.rpartition(self._channels.start)[2]  # a message without text may be in front
         self._held, self._begun = rest, False
         self._name = self._tool_of(header)
         if self._name and self._active:

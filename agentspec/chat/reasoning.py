@@ -82,8 +82,14 @@ class ThoughtSplitter:
         self._marks = reasoning.marks
         self._state: Opening | Literal["behind"] = "over" if reasoning.marks is None else reasoning.opening
         self._held = ""  # undecided text
+        self._fresh = True  # whether nothing of the block has been looked at
         self._begun = False  # whether the block has shown any text
         self._kept = ""  # white space within the block, which may be at its end
+
+    @property
+    def inside(self) -> bool:
+        """Whether the reply is within the block."""
+        return self._state == "inside"
 
     @property
     def undecided(self) -> bool:
@@ -115,12 +121,12 @@ class ThoughtSplitter:
             self._state = "over"
 
     def _thought(self, marks: Marks) -> str:
-        if not self._begun:
+        if self._fresh:
             self._held = self._held.lstrip(_SPACE)
-            if marks.begin.startswith(self._held):
+            if marks.begin.startswith(self._held) and self._held != marks.begin:
                 return ""
             # some models write the mark again that the prompt ends with
-            self._held = self._held.removeprefix(marks.begin)
+            self._held, self._fresh = self._held.removeprefix(marks.begin), False
         body, end, rest = self._held.partition(marks.end)
         if end:
             self._state, self._held = "behind", rest

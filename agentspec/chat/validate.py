@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import jsonschema
 from jsonschema.exceptions import best_match
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import Schema
 
-from agentspec.chat.keywords import upgraded
+from agentspec.chat.keywords import LISTS, MAPS, ONE, upgraded
 from agentspec.chat.schema import (
     check_document,
     check_parameters,
@@ -109,7 +107,7 @@ def unknown_tool(name: str, tools: Iterable[str]) -> str:
 
 # ---------------------------------------------------------------------------------------- validators
 
-_Validators: TypeAlias = tuple[Validator, ...]
+_Validators: TypeAlias = tuple[jsonschema.Draft202012Validator, ...]
 
 
 def _fault(validators: _Validators, value: Json, root: str) -> str | None:
@@ -149,27 +147,47 @@ def _compile(name: str, text: str, *, document: bool = False) -> _Validators:
     return tuple(_validator(schema) for schema in ((closed,) if closed == given else (closed, given)))
 
 
-def _validator(schema: Mapping[str, Json]) -> Validator:
+def _validator(schema: Mapping[str, Json]) -> jsonschema.Draft202012Validator:
     # a registry of its own has no way to fetch: a remote reference fails
     registry: Registry[Schema] = Registry()
-    return _Validator(schema, format_checker=_FORMATS, registry=registry)
+    given = _for_python(schema)
+    return jsonschema.Draft202012Validator(given, format_checker=_FORMATS, registry=registry)
 
 
-def _pattern(
-    _validator: Validator, pattern: str, instance: object, _schema: Schema
-) -> Iterator[jsonschema.ValidationError]:
-    """`pattern`, whose `$` is the end of the text, as in ECMA 262; Python's fits before a line break."""
-    if isinstance(instance, str):
-        ecma = _DOLLAR.sub(lambda found: r"\Z" if found[0] == "$" else found[0], pattern)
-        if re.search(ecma, instance) is None:
-            yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
+def _for_python(schema: Mapping[str, Json]) -> dict[str, Json]:
+    """The schema with patterns in Python's words, without what would choose another validator inside it."""
+    copy: dict[str, Json] = {}
+    for key, value in schema.items():
+        if key == "pattern" and isinstance(value, str):
+            copy[key] = _ended(value)
+        elif key in MAPS and isinstance(value, Mapping):
+            named = _ended if key == "patternProperties" else str
+            copy[key] = {named(name): _part_for_python(one) for name, one in value.items()}
+        elif key in ONE or key in LISTS:
+            copy[key] = _part_for_python(value)
+        elif key != "$schema":
+            copy[key] = value
+    return copy
 
 
-_DOLLAR = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\$", re.DOTALL)  # or what it may stand in as a character
-_Validator: type[Validator] = extend(  # type: ignore[no-untyped-call]
-    jsonschema.Draft202012Validator, {"pattern": _pattern}
-)
+def _part_for_python(value: Json) -> Json:
+    if isinstance(value, Mapping):
+        return _for_python(value)
+    return [_part_for_python(one) for one in value] if isinstance(value, list) else value
 
+
+def _ended(pattern: str) -> str:
+    """A pattern whose `$` is the end of the text, as in ECMA 262; Python's fits before a line break, too."""
+    ended = _DOLLAR.sub(lambda found: _END if found[0] == "$" else found[0], pattern)
+    try:
+        re.compile(ended)
+    except re.error:
+        return pattern
+    return ended
+
+
+_END = r"\Z"
+_DOLLAR = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$", re.DOTALL)  # or where it is a character
 
 _FORMATS = jsonschema.FormatChecker(jsonschema.Draft202012Validator.FORMAT_CHECKER.checkers)
 
@@ -217,7 +235,7 @@ def _explain(error: jsonschema.ValidationError, root: str) -> str:
         case "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" as keyword:
             reason = f"expected {keyword} {wanted}, got {_shown(value)}"
         case "format" | "pattern" as keyword:
-            reason = f"expected {keyword} {wanted!r}, got {_shown(value)}"
+            reason = f"expected {keyword} {wanted.replace(_END, '$')!r}, got {_shown(value)}"
         case _:
             reason = error.message
     return _short(f"{place}: {reason}")

@@ -5,7 +5,7 @@ call is lost. Two rules end such a value while it is still whole:
 
     circles  once the last LOOP bytes repeat a piece of at most PIECE bytes, what closes a string, a list or
              an object must follow where it can
-    digits   after DIGITS of them in a row, another one must not follow where anything else can
+    digits   after DIGITS of them in a row, a number must not have another one where anything else can follow
 
 A string in tags, which nothing quotes, has no such end but its schema's length and the reply's.
 
@@ -29,8 +29,6 @@ PIECE = 64
 DIGITS = 128
 
 _DIGITS = tuple(b"%d" % digit for digit in range(10))
-_QUOTE = (b'"',)
-_BRACKETS = (b"]", b"}")
 
 
 def seen(tail: bytes, text: bytes) -> bytes:
@@ -40,14 +38,22 @@ def seen(tail: bytes, text: bytes) -> bytes:
 
 def bounded(legal: IdArray, tail: bytes, tokenizer: GrammarTokenizer) -> IdArray:
     """The legal tokens that the rules leave: never none."""
-    if tail[-DIGITS:].isdigit() and len(tail) >= DIGITS:
-        return _or_all(np.setdiff1d(legal, tokenizer.beginning(_DIGITS)), legal)
-    piece = _piece(tail)
-    if not piece:
+
+    digits, piece = len(tail) >= DIGITS and tail[-DIGITS:].isdigit(), _piece(tail)
+    if not digits and not piece:
         return legal
-    closing = np.intersect1d(legal, tokenizer.beginning(_QUOTE))
-    if not len(closing):  # not within a string, where brackets are text
-        closing = np.intersect1d(legal, tokenizer.beginning(_BRACKETS))
+
+    def among(*beginnings: bytes) -> IdArray:
+        return np.intersect1d(legal, tokenizer.beginning(beginnings))
+
+    if len(among(b"\n")):  # no JSON string holds one: this is free text, or text in tags
+        return legal
+    within_string = bool(len(among(b'"', b"\\")))
+    if digits and not within_string:
+        return _or_all(np.setdiff1d(legal, tokenizer.beginning(_DIGITS)), legal)
+    if not piece or (len(tail) - len(tail.rstrip(b"\\"))) % 2:  # behind which a quote is part of the string
+        return legal
+    closing = among(b'"') if within_string else among(b"]", b"}")
     following = (piece * (1 + 64 // len(piece)))[:64]
     goes_on = [token for token in closing.tolist() if _goes_on(tokenizer.vocab.token_bytes(token), following)]
     return _or_all(np.setdiff1d(closing, np.array(goes_on, dtype=np.int64)), legal)

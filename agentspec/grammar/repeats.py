@@ -24,22 +24,28 @@ class CallsGrammar(CompiledGrammar):
 
     lark:    the grammar
     between: the text between two calls
+    thought: what ends the reasoning in front of the first call; "" where there is none
     """
 
-    def __init__(self, tokenizer: GrammarTokenizer, lark: str, between: str) -> None:
+    def __init__(self, tokenizer: GrammarTokenizer, lark: str, between: str, thought: str = "") -> None:
         super().__init__(tokenizer, lark)
         self._between = between.encode()
+        self._thought = thought.encode()
 
     def start(self) -> CallsMatcher:
-        return CallsMatcher(self._tokenizer, self._initial.deep_copy(), self._between)
+        native = self._initial.deep_copy()
+        return CallsMatcher(self._tokenizer, native, self._between, self._thought)
 
 
 class CallsMatcher(GrammarMatcher):
     """A matcher that is done once a call is the repetition of an earlier one."""
 
-    def __init__(self, tokenizer: GrammarTokenizer, native: llguidance.LLMatcher, between: bytes) -> None:
+    def __init__(
+        self, tokenizer: GrammarTokenizer, native: llguidance.LLMatcher, between: bytes, thought: bytes
+    ) -> None:
         super().__init__(tokenizer, native)
         self._between = between
+        self._thought = thought
         self._call = b""  # the text of the call under way
         self._calls: frozenset[bytes] = frozenset()
         self._repeated = False
@@ -57,10 +63,14 @@ class CallsMatcher(GrammarMatcher):
         return self._repeated or super().done()
 
     def _see(self, tokens: Sequence[int]) -> None:
-        self._call += b"".join(map(self._tokenizer.vocab.token_bytes, tokens))
+        pieces = self._tokenizer.vocab.pieces()  # marks of reasoning may be control tokens
+        self._call += b"".join(pieces[token] for token in tokens)
         if not self.accepting():
             return
-        call = self._call.removeprefix(self._between).strip()
+        call = self._call.removeprefix(self._between)
+        if self._thought and not self._calls:
+            call = call.rpartition(self._thought)[2]
+        call = call.strip()
         if not call:  # the reply may end behind the space, too
             return
         self._repeated = self._repeated or call in self._calls

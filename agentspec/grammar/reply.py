@@ -69,7 +69,7 @@ def compile_reply(
     writer = ReplyWriter(tokenizer, wire, tools, choice, parallel=parallel, spelling=spelling)
     with _blaming(tokenizer, writer.tools):
         if choice != "auto":
-            return writer.compiled(writer.required(reasoning))
+            return writer.compiled(writer.required(reasoning), reasoning)
         triggers: list[Trigger] = []
         if wire.channels is not None:
             named = CompiledGrammar(tokenizer, writer.named())

@@ -40,19 +40,30 @@ def _thinking(vocab: Vocabulary, marks: Marks) -> list[str]:
     """Text, and markers that stand for text too: in a grammar, text alone does not cover those."""
     end = vocab.special_id(marks.end)
     hidden = {end, *vocab.end_ids}
-    markers = [f"<[{token}]>" for token in _specials(vocab) if token not in hidden]
+    markers = _ranges([token for token in _specials(vocab) if token not in hidden])
     spelled = re.escape(marks.end).replace("/", r"\/")
     text = rf"THINKING: /(?s:.)+/ & ~/(?s:.*){spelled}(?s:.*)/"
     if end is not None:
-        return [f"thinking: ({' | '.join(['THINKING', *markers])})* <[{end}]>", text]
+        return [f"thinking: ({' | '.join(filter(None, ['THINKING', markers]))})* <[{end}]>", text]
     last = f"thinking_end[suffix={json.dumps(marks.end)}]: /(?s:.)*/"
     if not markers:
         return ["thinking: thinking_end", last]
-    return [f"thinking: (THINKING? ({' | '.join(markers)}))* thinking_end", text, last]
+    return [f"thinking: (THINKING? {markers})* thinking_end", text, last]
 
 
 def _specials(vocab: Vocabulary) -> list[int]:
     return [token for token in range(vocab.n_tokens) if vocab.is_special(token) and vocab.token_bytes(token)]
+
+
+def _ranges(tokens: list[int]) -> str:
+    """Any of the tokens, as one Lark term: an alternative each would cost a parser's row each."""
+    ranges: list[list[int]] = []
+    for token in tokens:
+        if ranges and ranges[-1][1] == token - 1:
+            ranges[-1][1] = token
+        else:
+            ranges.append([token, token])
+    return f"<[{','.join(f'{low}-{high}' for low, high in ranges)}]>" if ranges else ""
 
 
 def _text_of(vocab: Vocabulary, text: str) -> str:
@@ -66,13 +77,20 @@ class Gate:
     def __init__(self, tokenizer: GrammarTokenizer, reasoning: Reasoning) -> None:
         self._vocab = tokenizer.vocab
         self._splitter = ThoughtSplitter(reasoning)
+        self._held: tuple[int, ...] = ()  # what may begin the block
 
-    def passed_by(self, token: int) -> bool:
-        """Moves over a token; whether it is part of the reply proper."""
+    def passed_by(self, token: int) -> tuple[int, ...]:
+        """Moves over a token. The tokens that turn out to be part of the reply proper: this one, and those
+        before it that might have begun the block."""
         if not self._splitter.undecided:
-            return True
-        text = self._vocab.pieces()[token].decode(errors="replace")
-        return bool(self._splitter.feed(text)[1])
+            return (token,)
+        inside = self._splitter.inside
+        said = self._splitter.feed(self._vocab.pieces()[token].decode(errors="replace"))[1]
+        if inside:
+            return (token,) if said else ()
+        held = (*self._held, token)
+        self._held = () if said or self._splitter.inside else held
+        return held if said else ()
 
     def fork(self) -> Gate:
         """An independent copy."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentspec.chat.formats.base import SPECIAL, Channels, Hole, WireFormat
-from agentspec.chat.reasoning import Reasoning
+from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
 from agentspec.grammar.channels import call_rules
 from agentspec.grammar.enforce import enforceable_document, enforceable_tool
 from agentspec.grammar.matcher import CompiledGrammar
@@ -89,7 +89,7 @@ class ReplyWriter:
         if self._parallel and wire.bare_objects and not wire.after_name:
             forms.append(f"OPEN {self._blocks}")
             rules += [r"OPEN: /```(json)?\n/", *self._fences()]
-            if wire.begin:
+            if wire.opening or wire.begin:
                 forms.append(self._several(space=self._space))
         return self._lark([f"start: {THOUGHT if thought else ''} ({' | '.join(forms)})", *rules], ())
 
@@ -128,11 +128,12 @@ class ReplyWriter:
         between = self._wire.between
         return between[: len(between) - len(between.lstrip())]
 
-    def compiled(self, lark: str) -> CompiledGrammar:
-        """The grammar of a reply of calls."""
+    def compiled(self, lark: str, reasoning: Reasoning = NO_THOUGHT) -> CompiledGrammar:
+        """The grammar of a reply of calls. reasoning: what it may begin with"""
         if not self._parallel:
             return CompiledGrammar(self._tokenizer, lark)
-        return CallsGrammar(self._tokenizer, lark, self._wire.between)
+        end = "" if reasoning.marks is None else reasoning.marks.end
+        return CallsGrammar(self._tokenizer, lark, self._wire.between, end)
 
     def heads(self) -> list[str]:
         """Each tool's object up to its name."""

@@ -3,8 +3,8 @@
 Every message type and content block is either understood or refused by name: a part of a conversation that
 is dropped in silence is a wrong answer later. It must not know templates or tokens.
 
-Dropped on purpose, from assistant messages only: blocks that repeat `tool_calls` (`tool_use` and the like),
-and reasoning, which chat templates leave out of earlier turns.
+Dropped on purpose, from assistant messages only: blocks that repeat `tool_calls` (`tool_use` and the like).
+Reasoning is kept apart from the text; most chat templates leave it out of earlier turns.
 """
 
 from __future__ import annotations

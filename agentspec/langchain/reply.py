@@ -28,6 +28,7 @@ from langchain_core.messages.content import InvalidToolCall
 from langchain_core.messages.tool import ToolCall, ToolCallChunk
 
 from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyReader, TextDelta
+from agentspec.chat.strictjson import write_json
 from agentspec.engine.request import Result
 from agentspec.types import InvalidCall, Json, ValidCall
 
@@ -63,6 +64,7 @@ class ReplyBuilder:
         self._calls: list[ToolCall] = []
         self._invalid: list[InvalidToolCall] = []
         self._logprobs: list[dict[str, object]] = []
+        self._written: set[tuple[str, str]] = set()
         self._repeated = 0  # calls left out since the reply has them already
         self._result: Result | None = None
         self._resampled = resampled
@@ -137,9 +139,11 @@ class ReplyBuilder:
                 self._reasoning.append(text)
                 return [_chunk(reasoning=text)]
             case CallEvent(call=ValidCall() as valid):
-                if any((call["name"], call["args"]) == (valid.name, valid.arguments) for call in self._calls):
+                written = (valid.name, write_json(valid.arguments))  # in which 1 is not true
+                if written in self._written:
                     self._repeated += 1
                     return []
+                self._written.add(written)
                 call = ToolCall(type="tool_call", id=_new_id(), name=valid.name, args=dict(valid.arguments))
                 self._calls.append(call)
                 return [_chunk(call=call, index=len(self._calls) - 1)]

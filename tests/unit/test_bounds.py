@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from agentspec.chat.formats import FORMATS
 from agentspec.grammar.bounds import DIGITS, LOOP, PIECE
-from agentspec.grammar.reply import compile_json
-from agentspec.types import Json, Matcher
+from agentspec.grammar.reply import compile_json, compile_reply
+from agentspec.types import BoundTool, Json, Matcher
 from tests.unit.grammars import END, PIECES, closed, fits, small_tokenizer, spell
 
 TEXTS = [piece.encode() if isinstance(piece, str) else piece for piece in PIECES]
@@ -75,10 +76,9 @@ def test_a_number_has_no_more_digits_than_that() -> None:
         assert json.loads('{"a": ' + begin + text)["a"] > 0
 
 
-def test_a_number_that_must_be_longer_may_be() -> None:
-    schema: Json = {"type": "string", "pattern": "^[0-9]*$", "minLength": DIGITS + 20}
-    text = written(state_of(schema, '"'), lambda _: "1")
-    assert len(json.loads('{"a": "' + text)["a"]) == DIGITS + 20
+def test_a_string_that_must_be_longer_may_be() -> None:
+    text = written(state_of({"type": "string", "minLength": LOOP + 20}, '"'), lambda _: "1")
+    assert len(json.loads('{"a": "' + text)["a"]) == LOOP + 20
 
 
 def test_long_values_that_say_something_are_left_alone() -> None:
@@ -98,3 +98,27 @@ def test_looking_ahead_does_not_count() -> None:
     assert free is not None
     assert len(closing) < len(free)
     assert all(TEXTS[token].startswith(b'"') for token in closing.tolist())
+
+
+def test_text_that_is_no_json_is_left_alone() -> None:
+    """Strings in tags, and what a model thinks: a quote closes nothing there."""
+    tool = BoundTool("write", "", closed({"text": {"type": "string"}}))
+    grammar = compile_reply(small_tokenizer(), FORMATS["qwen3-coder"], [tool], "required")
+    assert grammar is not None
+    state = grammar.start()
+    begin = "<tool_call>\n<function=write>\n<parameter=text>\n"
+    assert fits(small_tokenizer(), state, begin + "=" * (LOOP + 200) + "1" * (DIGITS + 20))
+    assert fits(small_tokenizer(), state, "\n</parameter>\n</function>\n</tool_call>")
+
+
+def test_a_string_of_digits_is_no_number() -> None:
+    digits = "".join(str(number) for number in range(300, 500))
+    assert fits(small_tokenizer(), state_of({"type": "string"}, '"'), digits + '"}')
+
+
+def test_a_string_is_not_closed_behind_half_an_escape() -> None:
+    state = state_of({"type": "string"}, '"')
+    assert fits(small_tokenizer(), state, "n" + "\\n" * (LOOP // 2 - 1) + "\\")
+    legal = state.legal()
+    assert legal is not None
+    assert {TEXTS[token] for token in legal.tolist()} >= {b"n", b"t", b"\\"}

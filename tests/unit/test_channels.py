@@ -83,8 +83,14 @@ def test_an_answer_is_text(step: int) -> None:
     assert said == "So.\n\nIt rains."
 
 
-def test_text_without_a_header_is_not_lost() -> None:
-    assert read("It rains.") == ("", "It rains.", [])
+@pytest.mark.parametrize("step", [1, 1000])
+def test_text_without_a_header_is_not_lost(step: int) -> None:
+    assert read("It rains.", step=step) == ("", "It rains.", [])
+    assert read("Hello <|message|>x", step=step)[1] == "Hello <|message|>x"
+    between = "<|channel|>commentary<|message|>a<|end|>Hi there<|start|>assistant" + FINAL
+    assert read(between, step=step)[1] == "a\n\nHi there\n\nIt rains."
+    empty = "<|channel|>analysis<|end|><|start|>assistant" + FINAL
+    assert read(empty, step=step) == ("", "It rains.", [])
     assert read("to be, or <|channel|>") == ("", "to be, or <|channel|>", [])
 
 

@@ -362,8 +362,24 @@ def test_a_document_need_not_be_an_object() -> None:
         (r"^[$]x$", "$x", True),
         (r"^[\]$]+$|^y$", "]$", True),
         (r"^[\]$]+$|^y$", "y\n", False),
+        ("^[]$]+$", "]$", True),
+        ("^[^]$]+$", "ab", True),
     ],
 )
 def test_a_pattern_ends_where_the_text_ends(pattern: str, text: str, fits: bool) -> None:
     schema: dict[str, Json] = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
     assert (argument_fault(BoundTool("f", "", schema), {"a": text}) is None) is fits
+
+
+def test_so_does_a_pattern_of_keys_and_of_a_part_with_a_draft_of_its_own() -> None:
+    keys: dict[str, Json] = {
+        "type": "object",
+        "patternProperties": {"^x$": {}},
+        "additionalProperties": False,
+    }
+    assert argument_fault(BoundTool("f", "", keys), {"x": 1}) is None
+    assert argument_fault(BoundTool("f", "", keys), {"x\n": 1}) is not None
+    part: Json = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "pattern": "^a$"}
+    fault = argument_fault(BoundTool("f", "", {"type": "object", "properties": {"p": part}}), {"p": "a\n"})
+    assert fault is not None
+    assert "'^a$'" in fault

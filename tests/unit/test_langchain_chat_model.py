@@ -463,3 +463,14 @@ def test_a_call_that_repeats_an_earlier_one_is_left_out_and_counted() -> None:
         assert isinstance(reply, AIMessage)
         assert [call["args"] for call in reply.tool_calls] == [{"a": 1, "b": 2}, {"a": 2, "b": 2}]
         assert reply.response_metadata["agentspec"]["repeated_calls"] == 3
+
+
+def test_true_is_no_repetition_of_1() -> None:
+    def put(value: object) -> str:
+        """Puts."""
+        return str(value)
+
+    text = "\n".join(call_text("put", f'{{"value": {value}}}') for value in ("1", "true", "1.0", "1"))
+    reply = fake_model(text).bind_tools([put], parallel_tool_calls=True).invoke("x")
+    assert isinstance(reply, AIMessage)
+    assert [repr(call["args"]["value"]) for call in reply.tool_calls] == ["1", "True", "1.0"]

@@ -17,7 +17,7 @@ from agentspec.grammar.reply import compile_json, compile_reply, follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.testing import TableVocab
 from agentspec.types import AssistantTurn, Json, ToolChoice, ToolTurn, Turn, UserTurn, ValidCall
-from tests.unit.grammars import PIECES, TIME, WEATHER, call, fits, small_tokenizer
+from tests.unit.grammars import CLOSE, END, OPEN, PIECES, TIME, WEATHER, call, fits, small_tokenizer
 
 THINK = Marks("<think>", "</think>")
 CALL = call("get_time", {})
@@ -81,6 +81,8 @@ def split(text: str, opening: Opening, step: int) -> tuple[str, str]:
         ("<think>", "possible", ("", "")),
         ("", "possible", ("", "")),
         (" So.\n</think> Yes.", "inside", ("So.", "Yes.")),
+        ("<think><think>So.</think>Yes.", "inside", ("<think>So.", "Yes.")),
+        ("<think>\n<think><think>So.</think>Yes.", "possible", ("<think>So.", "Yes.")),
         ("<think> So.</think>Yes.", "inside", ("So.", "Yes.")),
         ("a < b </think>\n<think>x</think>", "inside", ("a < b", "<think>x</think>")),
         ("never ends \n ", "inside", ("never ends", "")),
@@ -268,3 +270,40 @@ def test_the_control_tokens_of_marks_and_calls_are_shown() -> None:
         "<tool_call>",
         "</tool_call>",
     }
+
+
+def test_what_might_have_begun_the_block_is_part_of_the_reply() -> None:
+    """`<tool_call>`, spelled in text, begins like `<think>`."""
+    n = len(PIECES)
+    plain = GrammarTokenizer(TableVocab([*PIECES[:-3], "<end>"], end_ids=[n - 3]))
+    for text in ("<tool_call>", "\n <tool_call>", "<thin <tool_call>", "<think>x</think> <tool_call>"):
+        state = grammar(plain, "auto", "possible").start()
+        assert fits(plain, state, text)
+        assert state.legal() is not None, text
+
+
+def test_an_array_that_begins_like_the_block_is_no_call_inside() -> None:
+    marks = Reasoning(Marks("[THINK]", "[/THINK]"), "possible")
+    found = compile_reply(small_tokenizer(), HERMES, [TIME], "auto", reasoning=marks)
+    assert found is not None
+    state = found.start()
+    assert fits(small_tokenizer(), state, '[{"name": "get_time", "arguments": {}}]')
+
+
+def test_thousands_of_markers_are_no_burden() -> None:
+    """Some vocabularies have reserved that many."""
+    many = [f"<unused{index}>" for index in range(5000)]
+    pieces = [*MARKED, *many]
+    special = [OPEN, CLOSE, *range(len(MARKED) - 2, len(pieces))]
+    wide = GrammarTokenizer(TableVocab(pieces, end_ids=[END], special_ids=special))
+    state = grammar(wide, "required", "inside").start()
+    assert fits(wide, state, f"So {many[7]} it{many[4000]} is.</think>{CALL}")
+    assert state.accepting()
+
+
+def test_a_first_call_behind_a_block_is_known_again(words: GrammarTokenizer) -> None:
+    state = grammar(words, "required", "inside").start()
+    assert fits(words, state, f"Twice.</think>\n{CALL}")
+    assert not state.done()
+    assert fits(words, state, f"\n{CALL}")
+    assert state.done()
