@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from agentspec.chat.reasoning import Marks, Opening, Reasoning
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
 from agentspec.drafts.base import Draft
 from agentspec.drafts.grammar import GrammarDraft
@@ -19,7 +20,10 @@ from agentspec.drafts.model import ModelDraft
 from agentspec.engine.core import Core
 from agentspec.engine.cost import Costs
 from agentspec.engine.request import Request
+from agentspec.grammar import bounds
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
+from agentspec.grammar.repeats import CallsGrammar
+from agentspec.grammar.thought import THOUGHT, Gate, thought_rules
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import HeadTrigger, MarkerTrigger, TriggeredGrammar
 from agentspec.testing import ScriptedChance, TableModel, TableVocab, enumerate_law, random_rows
@@ -51,6 +55,25 @@ def bare() -> Grammar:
     return TriggeredGrammar([HeadTrigger(tokenizer, ['{"f"'], bare=grammar, fenced=grammar)])
 
 
+def calls() -> Grammar:
+    """Calls `a` and `b` with `c` between them, of which none follows a repeated one."""
+    return CallsGrammar(GrammarTokenizer(FEWER), 'start: ("a" | "b") ("c" ("a" | "b"))*', "c")
+
+
+def thought(opening: Opening) -> Grammar:
+    """Reasoning from `c` to `b`, then `aba`."""
+    reasoning = Reasoning(Marks("c", "b"), opening)
+    lines = [f'start: {THOUGHT} "a" ("ba" | "c")', *thought_rules(FEWER, reasoning)]
+    return CompiledGrammar(GrammarTokenizer(FEWER), "\n".join(lines) + "\n")
+
+
+def gated() -> Grammar:
+    """Free text in which `ab` begins a call, but not between `c` and `b`."""
+    tokenizer = GrammarTokenizer(FEWER)
+    marked = MarkerTrigger(tokenizer, "ab", CompiledGrammar(tokenizer, 'start: "aba" ("c" | "bb")'))
+    return TriggeredGrammar([marked], Gate(tokenizer, Reasoning(Marks("c", "b"), "possible")))
+
+
 # name: (grammar, vocabulary, length of the replies)
 CASES: dict[str, tuple[Callable[[], Grammar], TableVocab, int]] = {
     "forced": (lambda: compiled('start: "aba" ("c" | "b")'), LETTERS, 4),
@@ -62,6 +85,10 @@ CASES: dict[str, tuple[Callable[[], Grammar], TableVocab, int]] = {
     "marker": (lambda: marked('start: "aba" ("c" | "bb")'), FEWER, 3),
     "marker, any spelling": (lambda: marked(ANY + 'start: "aba" ("c" | "bb")'), FEWER, 3),
     "bare head": (bare, OBJECTS, 3),
+    "repeated calls": (calls, FEWER, 5),
+    "a thought, perhaps": (lambda: thought("possible"), FEWER, 4),
+    "a thought": (lambda: thought("inside"), FEWER, 3),
+    "a thought in free text": (gated, FEWER, 4),
 }
 
 DRAFTS = ["none", "grammar", "branches", "soft", "grammar+soft", "branches+soft"]
@@ -136,3 +163,25 @@ def test_the_output_law_is_the_targets(case: str, drafts: str, n_batch: int, n_o
     assert total_variation(expected, actual) <= BOUND
     if "soft" in drafts and n_batch > 2:
         assert spared >= 2  # whole blocks were accepted: there was something to verify
+
+
+@pytest.mark.parametrize("drafts", DRAFTS)
+def test_values_that_are_ended_have_the_targets_law(drafts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With bounds that short replies reach: two equal letters close a string, two digits end a number."""
+    monkeypatch.setattr(bounds, "LOOP", 2)
+    monkeypatch.setattr(bounds, "PIECE", 1)
+    monkeypatch.setattr(bounds, "DIGITS", 2)
+    vocab = TableVocab(['"', "x", "y", "1", "11", ",", "<end>"], end_ids=[6])
+    grammar = CompiledGrammar(GrammarTokenizer(vocab), r'start: "\"" /[xy]+/ "\"" | /1+/ "," ')
+    expected = target_law(
+        target(vocab), PROMPT, length=4, sampling=WARM, matcher=grammar.start(), end_ids=vocab.end_ids
+    )
+    actual, _ = engine_law(grammar, vocab, 4, drafts, 32, 32)
+    assert total_variation(expected, actual) <= BOUND
+    texts = {vocab_text(vocab, reply) for reply in expected}
+    assert '"xx"' in texts
+    assert not any("xxx" in text or "yyy" in text or "1111" in text for text in texts)
+
+
+def vocab_text(vocab: TableVocab, reply: Sequence[int]) -> str:
+    return b"".join(map(vocab.token_bytes, reply)).decode()

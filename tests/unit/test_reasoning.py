@@ -307,3 +307,15 @@ def test_a_first_call_behind_a_block_is_known_again(words: GrammarTokenizer) -> 
     assert not state.done()
     assert fits(words, state, f"\n{CALL}")
     assert state.done()
+
+
+def test_looking_ahead_into_a_block_leaves_no_trace(words: GrammarTokenizer) -> None:
+    state = grammar(words, "auto", "possible").start()
+    ahead = state.fork()
+    assert fits(words, ahead, "<think>So")
+    assert fits(words, state, "<tool_call>")
+    assert state.legal() is not None
+    within = grammar(words, "auto", "inside").start()
+    assert fits(words, within.fork(), "</think> yes")
+    assert fits(words, within, "<tool_call>")
+    assert within.legal() is None
