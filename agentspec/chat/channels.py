@@ -25,7 +25,7 @@ from agentspec.chat.parser import (
     ReplyReader,
     TextDelta,
 )
-from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
+from agentspec.chat.reasoning import NO_THOUGHT, Reasoning, overlap
 from agentspec.types import BoundTool, FinishReason, ToolChoice
 
 __all__ = ["ChannelParser", "parser_of"]
@@ -133,7 +133,7 @@ class ChannelParser:
             self._held = self._held.removeprefix(self._channels.end)
             self._kind = None
         else:
-            keep = max(_overlap(self._held, mark) for mark in marks)
+            keep = max(overlap(self._held, mark) for mark in marks)
             text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
             if not text:
                 return None
@@ -174,9 +174,3 @@ def parser_of(
 
 def _bare(text: str) -> str:
     return text.rpartition("to=")[2]
-
-
-def _overlap(text: str, mark: str) -> int:
-    """How many of the last characters of `text` may begin `mark`."""
-    sizes = range(min(len(mark) - 1, len(text)), 0, -1)
-    return next((size for size in sizes if text.endswith(mark[:size])), 0)

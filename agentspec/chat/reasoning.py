@@ -13,7 +13,16 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["NO_THOUGHT", "Marks", "Opening", "Reasoning", "ThoughtSplitter", "find_marks", "reasoning_of"]
+__all__ = [
+    "NO_THOUGHT",
+    "Marks",
+    "Opening",
+    "Reasoning",
+    "ThoughtSplitter",
+    "find_marks",
+    "overlap",
+    "reasoning_of",
+]
 
 Opening: TypeAlias = Literal["inside", "possible", "over"]
 """How a reply stands to reasoning at its start: the prompt has begun it, the reply may, or neither."""
@@ -131,7 +140,7 @@ class ThoughtSplitter:
         if end:
             self._state, self._held = "behind", rest
             return self._shown(body)
-        keep = _overlap(body, marks.end)
+        keep = overlap(body, marks.end)
         self._held = body[len(body) - keep :]
         return self._shown(body[: len(body) - keep])
 
@@ -156,7 +165,7 @@ class ThoughtSplitter:
         return text
 
 
-def _overlap(text: str, mark: str) -> int:
+def overlap(text: str, mark: str) -> int:
     """How many of the last characters of `text` may begin `mark`."""
     sizes = range(min(len(mark) - 1, len(text)), 0, -1)
     return next((size for size in sizes if text.endswith(mark[:size])), 0)

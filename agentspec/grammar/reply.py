@@ -22,13 +22,13 @@ from agentspec.chat.formats.base import Channels, WireFormat
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
 from agentspec.chat.schema import title_of
 from agentspec.errors import GrammarError
-from agentspec.grammar.channels import RecipientTrigger, answer_rules
+from agentspec.grammar.channels import RecipientTrigger
 from agentspec.grammar.enforce import enforceable_tool, schema_error
 from agentspec.grammar.following import FollowingGrammar
 from agentspec.grammar.habits import Habits, Lesson
 from agentspec.grammar.loose import LooseGrammar
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
-from agentspec.grammar.thought import THOUGHT, Gate, thought_rules
+from agentspec.grammar.thought import Gate
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import BracketTrigger, HeadTrigger, MarkerTrigger, Trigger, TriggeredGrammar
 from agentspec.grammar.write import (
@@ -39,7 +39,7 @@ from agentspec.grammar.write import (
     document_rules,
     json_rule,
     options,
-    text_terms,
+    required_document,
 )
 from agentspec.types import BoundTool, Json, ToolChoice
 
@@ -149,13 +149,7 @@ def compile_json(
     Raises SchemaError (its tool is the schema's title) when the grammar engine cannot take it.
     """
     with _blaming_document(schema):
-        document = document_rules(schema, "", TIGHT)
-        thought = thought_rules(tokenizer.vocab, reasoning)
-        if channels is not None:
-            rules = answer_rules(channels, functools.partial(text_terms, tokenizer))
-            document = "\n".join([*rules, document.partition("\n")[2]])
-        elif thought:
-            document = document.replace("start: ", f"start: {THOUGHT} ", 1) + "\n".join(thought) + "\n"
+        document = required_document(tokenizer, schema, reasoning, channels)
         return CompiledGrammar(tokenizer, options(spelling) + document)
 
 

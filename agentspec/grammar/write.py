@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from agentspec.chat.formats.base import SPECIAL, Channels, Hole, WireFormat
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
-from agentspec.grammar.channels import call_rules
+from agentspec.grammar.channels import answer_rules, call_rules
 from agentspec.grammar.enforce import enforceable_document, enforceable_tool
 from agentspec.grammar.matcher import CompiledGrammar
 from agentspec.grammar.order import Orders, in_order
@@ -29,6 +29,7 @@ __all__ = [
     "document_rules",
     "json_rule",
     "options",
+    "required_document",
     "text_terms",
 ]
 
@@ -210,6 +211,19 @@ def document_rules(
 ) -> str:
     rule = json_rule(enforceable_document(schema).schema, separators, [order for _, order in orders])
     return f"start: document {_quote(then) if then else ''}\ndocument: {rule}\n"
+
+
+def required_document(
+    tokenizer: GrammarTokenizer, schema: Mapping[str, Json], reasoning: Reasoning, channels: Channels | None
+) -> str:
+    """A reply that is one document, from its first token on."""
+    if channels is not None:
+        rules = answer_rules(channels, functools.partial(text_terms, tokenizer))
+    else:
+        thought = thought_rules(tokenizer.vocab, reasoning)
+        rules = [f"start: {THOUGHT if thought else ''} document", *thought]
+    rule = json_rule(enforceable_document(schema).schema, TIGHT)
+    return "\n".join([*rules, f"document: {rule}"]) + "\n"
 
 
 def json_rule(
