@@ -21,8 +21,8 @@ from agentspec.types import Json
 __all__ = ["SAMPLE_ARGUMENTS", "SAMPLE_NAME", "Capabilities", "MessageShape", "probe"]
 
 SAMPLE_NAME = "zq_tool"
-_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 SAMPLE_ARGUMENTS: Mapping[str, Json] = {"zq_key": "zq_value"}
+_REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ def compile_reply(
         if wire.bare_objects:
             bare, fenced = writer.compiled(writer.bare()), writer.compiled(writer.fenced())
             triggers.append(HeadTrigger(tokenizer, writer.heads(), bare=bare, fenced=fenced))
-    return TriggeredGrammar(triggers, Gate(tokenizer, reasoning)) if triggers else None
+    gate = None if reasoning.opening == "over" else Gate(tokenizer, reasoning)
+    return TriggeredGrammar(triggers, gate) if triggers else None
 
 
 def compile_arguments(tokenizer: GrammarTokenizer, tool: BoundTool) -> CompiledGrammar:

@@ -187,9 +187,10 @@ class TriggeredMatcher:
             return
         if self._gate is not None:
             passed = self._gate.passed_by(token)
-            self._free += passed[:-1]  # no call begins in what might have begun the block
             if not passed:
                 return
+            self._free += passed[:-1]  # no call begins in what might have begun the block
+            self._gate = None  # open for good
         entered = (trigger.entered_by(token, self._free) for trigger in self._triggers)
         self._inside = next((matcher for matcher in entered if matcher is not None), None)
         self._free.append(token)

@@ -203,12 +203,14 @@ class ReplyWriter:
 
 
 def options(spelling: str) -> str:
+    """What a grammar begins with. spelling: whether text that is fixed has to be in its canonical tokens"""
     return '%llguidance {"no_forcing": true}\n' if spelling == "any" else ""
 
 
 def document_rules(
     schema: Mapping[str, Json], then: str, separators: tuple[str, str], orders: Orders = ()
 ) -> str:
+    """A document, and the text `then`. separators and orders as for `ReplyWriter`. Raises SchemaError."""
     rule = json_rule(enforceable_document(schema).schema, separators, [order for _, order in orders])
     return f"start: document {_quote(then) if then else ''}\ndocument: {rule}\n"
 
@@ -216,7 +218,7 @@ def document_rules(
 def required_document(
     tokenizer: GrammarTokenizer, schema: Mapping[str, Json], reasoning: Reasoning, channels: Channels | None
 ) -> str:
-    """A reply that is one document, from its first token on."""
+    """A reply that is one document, from its first token on. Raises SchemaError."""
     if channels is not None:
         rules = answer_rules(channels, functools.partial(text_terms, tokenizer))
     else:
@@ -229,6 +231,7 @@ def required_document(
 def json_rule(
     closed: Mapping[str, Json], separators: tuple[str, str], keys: Sequence[tuple[str, ...]] = ()
 ) -> str:
+    """The right side of a rule: JSON that fits a schema, its keys in one of the orders given."""
     comma, colon = separators
     form = {"item_separator": comma, "key_separator": colon, "whitespace_flexible": False}
     return "%json " + json.dumps({**in_order(closed, keys), "x-guidance": form}, ensure_ascii=True)
