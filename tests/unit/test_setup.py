@@ -81,18 +81,25 @@ def test_cuda_without_nvcc_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plan_build({"AGENTSPEC_BACKEND": "cuda"})
 
 
+@pytest.mark.parametrize("amx", [True, False])
 @pytest.mark.parametrize(("compiler", "guarded"), [("g++ (GCC) 12.2", True), ("clang version 19", False)])
-def test_gcc_on_x86_gets_the_flags_that_keep_amx_alive(
-    compiler: str, guarded: bool, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_gcc_on_x86_gets_the_flags_that_keep_amx_alive_or_else_make_blocks_fast(
+    compiler: str, guarded: bool, amx: bool, bin_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(llama_build, "cpu_features", lambda: "avx2 amx_tile" if amx else "avx2")
     program(bin_folder, "c++", compiler)
-    flags = plan_build({"AGENTSPEC_BACKEND": "cpu"}).environment.get("CXXFLAGS", "")
-    assert (flags == f"-include {llama_build.AMX_HEADER}") == guarded
+    fast = [] if amx else [llama_build.GCC_X86_SCHEDULING]
+
+    def flags(name: str) -> str | None:
+        return plan_build({"AGENTSPEC_BACKEND": "cpu", "CFLAGS": "-g"}).environment.get(name)
+
+    assert flags("CXXFLAGS") == (" ".join([f"-include {llama_build.AMX_HEADER}", *fast]) if guarded else None)
+    assert flags("CFLAGS") == (" ".join([*fast, "-g"]) if guarded else None)
     assert llama_build.AMX_HEADER.is_file()
     monkeypatch.setattr(llama_build, "AMX_HEADER", Path("/home/a user/amx_tiles.h"))
-    flags = plan_build({"AGENTSPEC_BACKEND": "cpu"}).environment.get("CXXFLAGS", "")
-    assert (flags == "-fno-tree-dse -fno-dse") == guarded  # a path with a space would be two words
+    # a path with a space would be two words
+    assert flags("CXXFLAGS") == (" ".join(["-fno-tree-dse -fno-dse", *fast]) if guarded else None)
 
 
 def test_the_key_does_not_depend_on_where_the_checkout_is(
