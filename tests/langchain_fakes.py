@@ -110,6 +110,7 @@ class FakeRuntime:
             n_ctx, [Reply(reply) if isinstance(reply, str) else reply for reply in replies]
         )
         self.asked: list[tuple[tuple[str, ...], ToolChoice, bool]] = []
+        self.answers: list[Mapping[str, Json] | None] = []  # that replies may be instead of calls
         self.schemas: list[Mapping[str, Json]] = []
         self.matcher: Matcher | None = None  # says that a grammar is enforced; replies are what they are
 
@@ -132,8 +133,10 @@ class FakeRuntime:
         spelling: str,  # noqa: ARG002 - the contract's
         parallel: bool,
         reasoning: Reasoning,  # noqa: ARG002
+        answer: Mapping[str, Json] | None,
     ) -> Matcher | None:
         self.asked.append((tuple(tool.name for tool in tools), choice, parallel))
+        self.answers.append(answer)
         return self.matcher
 
     def schema_matcher(

@@ -165,13 +165,16 @@ class Runtime:
         spelling: str,
         parallel: bool,
         reasoning: Reasoning = NO_THOUGHT,
+        answer: Mapping[str, Json] | None = None,
     ) -> Matcher | None:
         """A matcher that binds a whole reply; None where every text is legal.
+
+        answer: the schema of the document that a reply without calls has to be
 
         Raises SchemaError naming the tool whose schema cannot be enforced.
         """
         return self._start(
-            ["reply", _shown(tools), repr(choice), parallel, spelling, reasoning.opening],
+            ["reply", _shown(tools), repr(choice), parallel, spelling, reasoning.opening, answer],
             lambda tokenizer: compile_reply(
                 tokenizer,
                 self.format,
@@ -180,6 +183,7 @@ class Runtime:
                 spelling=spelling,
                 parallel=parallel,
                 reasoning=reasoning,
+                answer=answer,
             ),
         )
 
@@ -190,10 +194,11 @@ class Runtime:
         *,
         parallel: bool,
         reasoning: Reasoning = NO_THOUGHT,
+        answer: Mapping[str, Json] | None = None,
     ) -> Matcher | None:
         """A matcher that goes along with a reply and only proposes. None, and raises, as `reply_matcher`."""
         return self._start(
-            ["follow reply", _shown(tools), repr(choice), parallel, reasoning.opening],
+            ["follow reply", _shown(tools), repr(choice), parallel, reasoning.opening, answer],
             lambda tokenizer: follow_reply(
                 tokenizer,
                 self.format,
@@ -202,6 +207,7 @@ class Runtime:
                 end=self._turn_end_id,
                 parallel=parallel,
                 reasoning=reasoning,
+                answer=answer,
             ),
         )
 

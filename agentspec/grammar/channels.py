@@ -14,26 +14,34 @@ from agentspec.grammar.matcher import CompiledGrammar, GrammarMatcher
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import enter, last_bytes
 
-__all__ = ["RecipientTrigger", "answer_rules", "call_rules"]
+__all__ = ["DOCUMENT", "RecipientTrigger", "answer_rules", "call_rules"]
+
+DOCUMENT = "document"
+"""The name of the rule of a reply that is no call."""
 
 Terms = Callable[[str], str]
 """Text as Lark terms."""
 
 
-def call_rules(channels: Channels, names: Sequence[str], terms: Terms, *, whole: bool) -> list[str]:
+def call_rules(
+    channels: Channels, names: Sequence[str], terms: Terms, *, whole: bool, answers: bool = False
+) -> list[str]:
     """The rules of a reply that is a call, without those of its arguments, `args_0` and so on.
 
     The header names the tool in front of the channel, as chat templates show earlier calls, or behind it, as
     OpenAI's documentation has it.
 
-    whole: from the reply's first token, thoughts included; else from behind the recipient
+    whole:   from the reply's first token, thoughts included; else from behind the recipient
+    answers: whether such a reply may be a DOCUMENT as well
     """
     to, said = terms(channels.recipient), f"{terms(channels.channel)} {terms(channels.calls)}"
     before = " | ".join(f"before_{index}" for index in range(len(names)))
     behind = " | ".join(f"behind_{index}" for index in range(len(names)))
     rules = [f"start: {before} | {behind}"]
     if whole:
-        rules = [f"start: thoughts ({to} ({before}) | {said} {to} ({behind}))", *_thoughts(channels, terms)]
+        other = f" | {_answer(channels, terms)}" if answers else ""
+        calls = f"{to} ({before}) | {said} {to} ({behind})"
+        rules = [f"start: thoughts ({calls}{other})", *_thoughts(channels, terms)]
     rules.append(f"typed: {' | '.join(map(terms, channels.typed))}")
     message = terms(channels.message)
     for index, name in enumerate(names):
@@ -43,9 +51,13 @@ def call_rules(channels: Channels, names: Sequence[str], terms: Terms, *, whole:
 
 
 def answer_rules(channels: Channels, terms: Terms) -> list[str]:
-    """The rules of a reply that is a `document`, in the channel of answers."""
+    """The rules of a reply that is a DOCUMENT, in the channel of answers."""
+    return [f"start: thoughts {_answer(channels, terms)}", *_thoughts(channels, terms)]
+
+
+def _answer(channels: Channels, terms: Terms) -> str:
     header = f"{terms(channels.channel)} {terms(channels.answers)} {terms(channels.message)}"
-    return [f"start: thoughts {header} document", *_thoughts(channels, terms)]
+    return f"{header} {DOCUMENT}"
 
 
 def _thoughts(channels: Channels, terms: Terms) -> list[str]:

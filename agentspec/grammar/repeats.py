@@ -9,6 +9,7 @@ It must not know schemas, nor how a grammar is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import llguidance
@@ -17,6 +18,8 @@ from agentspec.grammar.matcher import CompiledGrammar, GrammarMatcher
 from agentspec.grammar.tokenizer import GrammarTokenizer
 
 __all__ = ["CallsGrammar", "CallsMatcher"]
+
+_NUMBER = re.compile(rb"[-+.0-9eE]+")  # no call: an answer that the reply may be instead
 
 
 class CallsGrammar(CompiledGrammar):
@@ -71,7 +74,7 @@ class CallsMatcher(GrammarMatcher):
         if self._thought and not self._calls:
             call = call.rpartition(self._thought)[2]
         call = call.strip()
-        if not call:  # the reply may end behind the space, too
+        if not call or _NUMBER.fullmatch(call):  # it may end behind the space, too, and is a number at each digit
             return
         self._repeated = self._repeated or call in self._calls
         self._calls |= {call}

@@ -55,20 +55,25 @@ def compile_reply(
     spelling: str = "canonical",
     parallel: bool = True,
     reasoning: Reasoning = NO_THOUGHT,
+    answer: Mapping[str, Json] | None = None,
 ) -> Grammar | None:
     """The grammar of a reply; None where every text is legal.
 
     parallel:  whether one reply may hold several calls; one that repeats an earlier one is the last. A named
                tool is called once in any case.
     reasoning: what the reply may begin with
+    answer:    under "auto", the schema of the document that a reply without calls has to be
     A schema that the engine does not take whole is enforced as far as can be (`agentspec.grammar.superset`).
     Raises SchemaError naming the tool whose schema it takes in no form.
     """
     if choice == "none" or not tools:
         return None
-    writer = ReplyWriter(tokenizer, wire, tools, choice, parallel=parallel, spelling=spelling)
-    with _blaming(tokenizer, writer.tools):
-        if choice != "auto":
+    answer = answer if choice == "auto" else None
+    writer = ReplyWriter(tokenizer, wire, tools, choice, parallel=parallel, spelling=spelling, answer=answer)
+    with _blaming(tokenizer, writer.tools, answer):
+        if answer is not None and not (wire.marker or wire.bare_objects or wire.channels):
+            return compile_json(tokenizer, answer, spelling=spelling, reasoning=reasoning)  # no call is seen
+        if choice != "auto" or answer is not None:
             return writer.compiled(writer.required(reasoning), reasoning)
         triggers: list[Trigger] = []
         if wire.channels is not None:
@@ -102,6 +107,7 @@ def follow_reply(
     end: int | None,
     parallel: bool = True,
     reasoning: Reasoning = NO_THOUGHT,
+    answer: Mapping[str, Json] | None = None,
 ) -> FollowingGrammar | None:
     """The grammar that follows a reply; None where there is nothing to call.
 
@@ -109,16 +115,17 @@ def follow_reply(
     wherever a call begins that the parser would see: the marker, or a bracket.
 
     end: the token that ends a turn, as for `FollowingGrammar`
-    Raises SchemaError as `compile_reply`.
+    The others, and what it raises, as for `compile_reply`.
     """
     if choice == "none" or not tools:
         return None
+    answer = answer if choice == "auto" else None
     tight, compact = (
-        ReplyWriter(tokenizer, wire, tools, choice, parallel=parallel, separators=separators)
+        ReplyWriter(tokenizer, wire, tools, choice, parallel=parallel, separators=separators, answer=answer)
         for separators in (TIGHT, COMPACT)
     )
     habits = Habits()
-    with _blaming(tokenizer, tight.tools):
+    with _blaming(tokenizer, tight.tools, answer):
         reply = LooseGrammar(tokenizer, tight.reply, compact.reply, habits)
         triggers: list[Trigger] = []
         if wire.channels is not None:
@@ -126,12 +133,12 @@ def follow_reply(
             triggers.append(RecipientTrigger(tokenizer, wire.channels, named))
         elif wire.marker:
             triggers.append(MarkerTrigger(tokenizer, wire.marker, reply))
-        if wire.bare_objects:
+        if wire.bare_objects or answer is not None:
             bare = LooseGrammar(tokenizer, tight.bare, compact.bare, habits)
             fenced = LooseGrammar(tokenizer, tight.fenced, compact.fenced, habits)
             triggers.append(BracketTrigger(tokenizer, bare=bare, fenced=fenced))
     lesson = functools.partial(Lesson, habits, tokenizer.vocab.token_bytes)
-    begins = choice != "auto" and reasoning.opening != "inside"
+    begins = (choice != "auto" or answer is not None) and reasoning.opening != "inside"
     return FollowingGrammar(reply if begins else None, triggers, end=end, lesson=lesson)
 
 
@@ -184,13 +191,18 @@ def follow_json(
 
 
 @contextlib.contextmanager
-def _blaming(tokenizer: GrammarTokenizer, tools: Sequence[BoundTool]) -> Iterator[None]:
-    """Makes of a GrammarError the SchemaError of the first tool that does not compile by itself."""
+def _blaming(
+    tokenizer: GrammarTokenizer, tools: Sequence[BoundTool], answer: Mapping[str, Json] | None
+) -> Iterator[None]:
+    """Makes of a GrammarError the SchemaError of the first tool that does not compile by itself, or of the
+    answer."""
     try:
         yield
     except GrammarError:
         for tool in tools:
             compile_arguments(tokenizer, tool)
+        if answer is not None:
+            compile_json(tokenizer, answer)
         raise
 
 

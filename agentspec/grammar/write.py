@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentspec.chat.formats.base import SPECIAL, Channels, Hole, WireFormat
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
-from agentspec.grammar.channels import answer_rules, call_rules
+from agentspec.grammar.channels import DOCUMENT, answer_rules, call_rules
 from agentspec.grammar.enforce import enforceable_document, enforceable_tool
 from agentspec.grammar.matcher import CompiledGrammar
 from agentspec.grammar.order import Orders, in_order
@@ -37,11 +38,14 @@ TIGHT = (", ", ": ")
 COMPACT = (",", ":")
 FENCE = "\n```"  # what closes a fenced block
 
+_LEXEMES = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]|[^"{}]+')  # of fixed JSON, as the grammar of a schema has them
+
 
 class ReplyWriter:
     """Writes the Lark grammars of one tool set.
 
     separators: between items, and between a key and its value
+    answer:     the schema of the document that a reply may be instead of calls; None where it has to call
 
     `tools` are those that may be called.
     """
@@ -56,6 +60,7 @@ class ReplyWriter:
         parallel: bool,
         spelling: str = "canonical",
         separators: tuple[str, str] = TIGHT,
+        answer: Mapping[str, Json] | None = None,
     ) -> None:
         if isinstance(choice, NamedTool):
             tools = [tool for tool in tools if tool.name == choice.name]
@@ -68,15 +73,16 @@ class ReplyWriter:
         self._parallel = parallel
         self._spelling = spelling
         self._separators = separators
+        self._answer = answer
 
     def reply(self, orders: Orders = ()) -> str:
         """A reply in the family's envelope. orders: of the arguments' keys, where not the schema's."""
         if self._wire.channels is not None:
             return self._in_channels(self._wire.channels, orders, whole=True)
-        return self._lark([f"start: {self._envelope()}"], orders)
+        return self._lark([f"start: {self._or_answer(self._envelope())}"], orders)
 
     def required(self, reasoning: Reasoning) -> str:
-        """A reply that has to call, from its first token on.
+        """A reply that has to call or to be the answer, from its first token on.
 
         Where it may call several times, it may do so in any form that the parser reads: small models that
         are held to an envelope they were hardly taught leave it after one call.
@@ -92,7 +98,8 @@ class ReplyWriter:
             rules += [r"OPEN: /```(json)?\n/", *self._fences()]
             if wire.opening or wire.begin:
                 forms.append(self._several(space=self._space))
-        return self._lark([f"start: {THOUGHT if thought else ''} ({' | '.join(forms)})", *rules], ())
+        calls = self._or_answer(" | ".join(forms))
+        return self._lark([f"start: {THOUGHT if thought else ''} ({calls})", *rules], ())
 
     def named(self, orders: Orders = ()) -> str:
         """In a format of channels, a call from its tool's name on."""
@@ -101,11 +108,15 @@ class ReplyWriter:
 
     def bare(self, orders: Orders = ()) -> str:
         """A reply of bare objects."""
-        return self._lark([f"start: {self._several(space=self._space)}"], orders)
+        return self._lark([f"start: {self._or_answer(self._several(space=self._space))}"], orders)
 
     def fenced(self, orders: Orders = ()) -> str:
         """A reply of bare objects in a fence, which it closes; further fences may follow."""
-        return self._lark([f"start: {self._blocks}", *self._fences()], orders)
+        return self._lark([f"start: {self._or_answer(self._blocks, then=FENCE)}", *self._fences()], orders)
+
+    def _or_answer(self, calls: str, *, then: str = "") -> str:
+        """Calls, or the answer and the text `then`."""
+        return calls if self._answer is None else f"{calls} | {DOCUMENT} {_quote(then) if then else ''}"
 
     @property
     def _blocks(self) -> str:
@@ -147,14 +158,19 @@ class ReplyWriter:
             named = [*wire.before_name, tool.name, *wire.after_name]
             return " ".join([*(self._part(part) for part in named), arguments])
         head = f"{self._head(tool)[1:]}{comma}{json.dumps(wire.arguments_key)}{colon}"
-        before, after = [_quote("{" + head)], [_quote("}")]
+        before, after = self._fixed("{" + head), [_quote("}")]
         if (own := wire.json_id) is not None:
-            key, hole = f'{json.dumps(own.key)}{colon}"', self._part(own.value)
+            key, value = f"{json.dumps(own.key)}{colon}", f'/"{own.value.pattern}"/'
             if own.first:
-                before = [_quote("{" + key), hole, _quote('"' + comma + head)]
+                before = [*self._fixed("{" + key), value, *self._fixed(comma + head)]
             else:
-                after = [_quote(comma + key), hole, _quote('"}')]
+                after = [*self._fixed(comma + key), value, _quote("}")]
         return " ".join([*before, arguments, *after])
+
+    def _fixed(self, text: str) -> list[str]:
+        """Fixed text of an object. Beside an answer, which may begin likewise, it is cut as an answer's is: the
+        engine's lexer does not go back within one piece."""
+        return [_quote(part) for part in (_LEXEMES.findall(text) if self._answer is not None else [text])]
 
     def _part(self, part: str | Hole) -> str:
         return text_terms(self._tokenizer, part) if isinstance(part, str) else f"/{part.pattern}/"
@@ -180,7 +196,9 @@ class ReplyWriter:
 
     def _in_channels(self, channels: Channels, orders: Orders, *, whole: bool) -> str:
         terms = functools.partial(text_terms, self._tokenizer)
-        rules = call_rules(channels, [tool.name for tool in self.tools], terms, whole=whole)
+        names = [tool.name for tool in self.tools]
+        answers = whole and self._answer is not None
+        rules = call_rules(channels, names, terms, whole=whole, answers=answers)
         return self._with_arguments(rules, orders)
 
     def _lark(self, rules: list[str], orders: Orders) -> str:
@@ -199,6 +217,9 @@ class ReplyWriter:
             else:
                 terms = functools.partial(text_terms, self._tokenizer)
                 rules += tagged_rules(f"args_{index}", in_order(schema, keys), self._wire.tags, terms)
+        if self._answer is not None:
+            answer = enforceable_document(self._answer).schema
+            rules.append(f"{DOCUMENT}: {json_rule(answer, self._separators)}")
         return options(self._spelling) + "\n".join(rules) + "\n"
 
 
@@ -212,7 +233,7 @@ def document_rules(
 ) -> str:
     """A document, and the text `then`. separators and orders as for `ReplyWriter`. Raises SchemaError."""
     rule = json_rule(enforceable_document(schema).schema, separators, [order for _, order in orders])
-    return f"start: document {_quote(then) if then else ''}\ndocument: {rule}\n"
+    return f"start: {DOCUMENT} {_quote(then) if then else ''}\n{DOCUMENT}: {rule}\n"
 
 
 def required_document(
@@ -223,9 +244,9 @@ def required_document(
         rules = answer_rules(channels, functools.partial(text_terms, tokenizer))
     else:
         thought = thought_rules(tokenizer.vocab, reasoning)
-        rules = [f"start: {THOUGHT if thought else ''} document", *thought]
+        rules = [f"start: {THOUGHT if thought else ''} {DOCUMENT}", *thought]
     rule = json_rule(enforceable_document(schema).schema, TIGHT)
-    return "\n".join([*rules, f"document: {rule}"]) + "\n"
+    return "\n".join([*rules, f"{DOCUMENT}: {rule}"]) + "\n"
 
 
 def json_rule(

@@ -21,7 +21,7 @@ from agentspec.chat.reasoning import Reasoning
 from agentspec.chat.schema import title_of
 from agentspec.chat.validate import document_fault
 from agentspec.engine.request import Request, Step
-from agentspec.errors import ConfigError, QueueFullError
+from agentspec.errors import QueueFullError
 from agentspec.grammar.enforce import check_enforced, enforceable_document, enforceable_tool
 from agentspec.langchain.convert import recent_texts, to_turns, with_instructions
 from agentspec.langchain.errors import translated
@@ -49,7 +49,7 @@ class Call:
     request: Request
     new_reply: Callable[[int], ReplyBuilder]  # takes how many replies were thrown away before
     max_resamples: int = 0
-    document: Mapping[str, Json] | None = None  # what the whole reply is to fit, where it is no call
+    document: Mapping[str, Json] | None = None  # what a reply without calls is to fit
     reply: ReplyBuilder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,9 +106,9 @@ class Call:
         return another
 
     def _misfits(self) -> bool:
-        if self.document is not None:
-            return document_fault(self.document, self.reply.text) is not None
-        return self.reply.has_invalid
+        if self.document is None or self.reply.has_calls:
+            return self.reply.has_invalid
+        return document_fault(self.document, self.reply.text) is not None
 
 
 def prepare(
@@ -126,14 +126,11 @@ def prepare(
     bound = [tool.bound for tool in tools]
     choice = to_choice(arguments.get("tool_choice"), [tool.name for tool in bound])
     wanted = ResponseFormat.parse(arguments.get("response_format"))
-    if wanted is not None and bound and choice != "none":
-        raise ConfigError(
-            "response_format together with tools is not supported",
-            hint="bind the schema as one more tool (ToolStrategy in LangChain's agents), or pass one of them",
-        )
+    if bound and choice not in ("auto", "none"):
+        wanted = None  # the reply has to be a call
     turns = to_turns(messages)
-    if wanted is not None and wanted.instructions:
-        turns = with_instructions(turns, wanted.instructions)
+    if wanted is not None and wanted.schema_shown:
+        turns = with_instructions(turns, wanted.instructions(beside_calls=bool(bound) and choice == "auto"))
     shown = runtime.template.render(turns, bound)
     prompt = runtime.tokenize_prompt(shown)
     reasoning = runtime.template.reasoning(shown)
@@ -177,24 +174,29 @@ def _law(
     """The law of the reply, by name, and the grammar that takes part in it."""
     grammar, spelling = options.law.grammar, options.law.spelling
     parallel = options.tools.parallel_tool_calls
-    if grammar == "off" or (wanted is None and (not tools or choice == "none")):
+    answer = None if wanted is None else wanted.schema
+    if choice == "none":
+        tools = ()
+    if grammar == "off" or (answer is None and not tools):
         return "off", None
     if grammar == "propose":
         if "grammar" not in options.draft.sources:
             return grammar, None  # nobody would ask it
-        if wanted is not None:
-            return grammar, runtime.schema_follower(wanted.schema, reasoning=reasoning)
-        return grammar, runtime.reply_follower(tools, choice, parallel=parallel, reasoning=reasoning)
+        if answer is not None and not tools:
+            return grammar, runtime.schema_follower(answer, reasoning=reasoning)
+        return grammar, runtime.reply_follower(
+            tools, choice, parallel=parallel, reasoning=reasoning, answer=answer
+        )
     if options.law.unsupported == "error":
-        if wanted is not None:
-            check_enforced(title_of(wanted.schema), enforceable_document(wanted.schema))
+        if answer is not None:
+            check_enforced(title_of(answer), enforceable_document(answer))
         for tool in tools:
             check_enforced(tool.name, enforceable_tool(tool))
-    if wanted is not None:
-        matcher = runtime.schema_matcher(wanted.schema, spelling=spelling, reasoning=reasoning)
+    if answer is not None and not tools:
+        matcher = runtime.schema_matcher(answer, spelling=spelling, reasoning=reasoning)
     else:
         matcher = runtime.reply_matcher(
-            tools, choice, spelling=spelling, parallel=parallel, reasoning=reasoning
+            tools, choice, spelling=spelling, parallel=parallel, reasoning=reasoning, answer=answer
         )
     return "off" if matcher is None else f"enforce:{spelling}", matcher
 

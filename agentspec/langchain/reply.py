@@ -75,6 +75,11 @@ class ReplyBuilder:
         return "".join(self._text)
 
     @property
+    def has_calls(self) -> bool:
+        """Whether the reply so far has calls, valid or not."""
+        return bool(self._calls or self._invalid)
+
+    @property
     def has_invalid(self) -> bool:
         """Whether a call so far is not valid."""
         return bool(self._invalid)

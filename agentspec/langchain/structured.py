@@ -36,13 +36,14 @@ _ANY_OBJECT: Mapping[str, Json] = {"type": "object"}
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """What `response_format=` asks for: a reply that is exactly one JSON document of this schema.
+    """What `response_format=` asks for: a reply that is exactly one JSON document of this schema, or, beside
+    tools that may be called, calls or such a document.
 
-    instructions: what the model is told about it, at the end of the system turn
+    schema_shown: whether the model is told about it, at the end of the system turn
     """
 
     schema: Mapping[str, Json]
-    instructions: str
+    schema_shown: bool
 
     @classmethod
     def parse(cls, value: object) -> Self | None:
@@ -51,21 +52,23 @@ class ResponseFormat:
             case None | {"type": "text"}:
                 return None
             case {"type": "json_object", "schema": Mapping() as schema}:
-                return cls(cast(Mapping[str, Json], schema), "")
+                return cls(cast(Mapping[str, Json], schema), schema_shown=False)
             case {"type": "json_object"}:
-                return cls(_ANY_OBJECT, "")
+                return cls(_ANY_OBJECT, schema_shown=False)
             case {"type": "json_schema", "json_schema": {"schema": Mapping() as schema}}:
-                text = json.dumps(schema, ensure_ascii=False)
-                return cls(
-                    cast(Mapping[str, Json], schema),
-                    f"Answer with one JSON document that fits this JSON Schema:\n{text}",
-                )
+                return cls(cast(Mapping[str, Json], schema), schema_shown=True)
             case _:
                 raise ConfigError(
                     f"response_format {value!r} is not understood",
                     hint='use {"type": "json_object"}, or {"type": "json_schema", "json_schema": '
                     '{"name": ..., "schema": ...}}',
                 )
+
+    def instructions(self, *, beside_calls: bool) -> str:
+        """What the model is told. beside_calls: whether it may call tools first"""
+        when = "Once you need no further tool call, answer" if beside_calls else "Answer"
+        text = json.dumps(self.schema, ensure_ascii=False)
+        return f"{when} with one JSON document that fits this JSON Schema:\n{text}"
 
     @staticmethod
     def of(tool: BoundTool, method: Literal["json_schema", "json_mode"]) -> dict[str, object]:

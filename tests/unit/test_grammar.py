@@ -9,9 +9,10 @@ import pytest
 
 from agentspec.chat.formats import HERMES, LLAMA3
 from agentspec.chat.parser import CallEvent, ReplyParser
+from agentspec.chat.reasoning import Marks, Reasoning
 from agentspec.errors import GrammarError, SchemaError
 from agentspec.grammar.matcher import CompiledGrammar, unpacked
-from agentspec.grammar.reply import compile_json, compile_reply
+from agentspec.grammar.reply import compile_json, compile_reply, follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.testing import TableVocab
 from agentspec.types import BoundTool, Json, Matcher, NamedTool, ToolChoice
@@ -325,6 +326,45 @@ def test_objects_without_markers_are_not_repeated_either(tokenizer: GrammarToken
     assert not state.done()
     assert fits(tokenizer, state, '; {"name": "get_time", "parameters": {}}')
     assert state.done()
+
+
+def test_the_digits_of_an_answer_are_no_calls_that_repeat(tokenizer: GrammarTokenizer) -> None:
+    grammar = compile_reply(tokenizer, HERMES, [TIME], "auto", answer={"type": "integer"})
+    assert grammar is not None
+    state = grammar.start()
+    assert fits(tokenizer, state, "1101")
+    assert state.accepting()
+    assert not state.done()
+
+
+def test_an_answer_follows_reasoning(tokenizer: GrammarTokenizer) -> None:
+    reasoning = Reasoning(Marks("<think>", "</think>"), "possible")
+    grammar = compile_reply(tokenizer, HERMES, [TIME], "auto", answer=closed({}), reasoning=reasoning)
+    assert grammar is not None
+    for thought in ("", "<think>Hm. {</think>\n\n"):
+        for text in ("{}", call("get_time", {})):
+            state = grammar.start()
+            assert fits(tokenizer, state, thought + text)
+            assert state.accepting()
+    assert not fits(tokenizer, grammar.start(), "<think>Hm.</think>\n\nSo")
+
+
+def test_an_answer_that_the_engine_cannot_take_is_named(tokenizer: GrammarTokenizer) -> None:
+    answer: dict[str, Json] = {"title": "Answer", **closed({"n": IMPOSSIBLE})}
+    with pytest.raises(SchemaError, match="'Answer'"):
+        compile_reply(tokenizer, HERMES, [TIME], "auto", answer=answer)
+
+
+def test_following_goes_along_with_an_answer(tokenizer: GrammarTokenizer) -> None:
+    answer = closed({"city": {"const": "Os"}})
+    followed = follow_reply(tokenizer, HERMES, [TIME], "auto", end=END, answer=answer)
+    assert followed is not None
+    for before in ("", "So:\n"):
+        state = followed.start()
+        for token in spell(tokenizer, before + '{"city'):
+            state.advance(token)
+        guess = b"".join(map(tokenizer.vocab.token_bytes, state.guess() or state.forced()))
+        assert b'Os"}'.startswith(guess.partition(b'"')[2].lstrip(b': "')) and guess
 
 
 @pytest.mark.parametrize("choice", ["required", "auto"])

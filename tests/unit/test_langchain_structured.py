@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from agentspec.errors import ConfigError, SchemaError
 from agentspec.langchain.structured import Method
+from agentspec.testing import TrieMatcher
 from agentspec.types import NamedTool
 from tests.langchain_fakes import Reply, call_text, fake_model, runtime_of
 
@@ -177,9 +178,49 @@ def test_response_format_of_langchains_agents() -> None:
     assert runtime_of(model).schemas == [JOKE_SCHEMA]
 
 
-def test_response_format_with_tools_is_refused() -> None:
-    wanted = {"type": "json_object"}
-    with pytest.raises(ConfigError, match="response_format together with tools"):
-        fake_model(TEXT).bind_tools([Joke], response_format=wanted).invoke("x")
+def weather(city: str) -> str:
+    """Look up the weather."""
+    return city
+
+
+WANTED = {"type": "json_schema", "json_schema": {"name": "Joke", "schema": JOKE_SCHEMA}}
+
+
+def test_response_format_beside_tools_is_calls_or_the_document() -> None:
+    called = call_text("weather", '{"city": "Oslo"}')
+    model = fake_model(called, TEXT)
+    bound = model.bind_tools([weather], response_format=WANTED)
+    reply = bound.invoke("x")
+    assert [call["name"] for call in reply.tool_calls] == ["weather"]
+    reply = bound.invoke("x")
+    assert (reply.text, reply.tool_calls) == (TEXT, [])
+    runtime = runtime_of(model)
+    assert (runtime.answers, runtime.schemas) == ([JOKE_SCHEMA] * 2, [])
+    assert "Once you need no further tool call, answer with one JSON document" in runtime.prompt
+
+
+def test_a_reply_that_has_to_call_is_no_document() -> None:
+    model = fake_model(call_text("weather", '{"city": "Oslo"}'))
+    model.bind_tools([weather], tool_choice="any", response_format=WANTED).invoke("x")
+    assert runtime_of(model).answers == [None]
+    assert "JSON document" not in runtime_of(model).prompt
+
+
+def test_a_reply_that_may_not_call_is_the_document() -> None:
+    model = fake_model(TEXT)
+    model.bind_tools([weather], tool_choice="none", response_format=WANTED).invoke("x")
+    assert (runtime_of(model).answers, runtime_of(model).schemas) == ([], [JOKE_SCHEMA])
+
+
+def test_a_document_that_does_not_fit_is_thrown_away_and_so_is_a_call() -> None:
+    unfit, fits = '{"setup": "a"}', call_text("weather", '{"city": "Oslo"}')
+    model = fake_model(unfit, call_text("weather", "{}"), fits, temperature=1.0)
+    runtime_of(model).matcher = TrieMatcher([[0]])
+    reply = model.bind_tools([weather], response_format=WANTED).invoke("x")
+    assert [call["args"] for call in reply.tool_calls] == [{"city": "Oslo"}]
+    assert reply.response_metadata["agentspec"]["resampled"] == 2
+
+
+def test_what_is_no_response_format() -> None:
     with pytest.raises(ConfigError, match="not understood"):
         fake_model(TEXT).invoke("x", response_format={"type": "xml"})

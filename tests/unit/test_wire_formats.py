@@ -167,6 +167,47 @@ def test_what_is_written_is_read_back_and_the_grammar_takes_it(wire: WireFormat,
     assert state.accepting()
 
 
+ANSWER: Json = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "message": {"type": "string"},
+        "sure": {"type": "boolean"},
+        "id": {"type": "string"},
+    },
+    "required": ["message"],
+}
+
+
+@everywhere
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_reply_is_calls_or_the_answer(wire: WireFormat, parallel: bool) -> None:
+    tokenizer, answer = small_tokenizer(), '{"message": "It rains.", "sure": true}'
+    named = '{"name": "get_up", "message": ""}'
+    assert isinstance(ANSWER, dict)
+    grammar = compile_reply(tokenizer, wire, TOOLS, "auto", parallel=parallel, answer=ANSWER)
+    assert grammar is not None
+    for text in (answer, named, '{"message": "", "id": "no"}'):
+        state = grammar.start()
+        assert fits(tokenizer, state, text)
+        assert state.done()
+        assert read(wire, text, choice="auto", step=1000) == [text]
+    for text in ("It rains.", answer.replace('"It rains."', "3"), answer.replace("message", "massage")):
+        assert not fits(tokenizer, grammar.start(), text)
+    # where nothing tells a call from text, there is none
+    sees_calls = bool(wire.marker or wire.bare_objects)
+    for calls in ([RICH], [EMPTY, SIMPLE]) if parallel else ([RICH],):
+        text = render_calls(wire, calls)
+        state = grammar.start()
+        assert fits(tokenizer, state, text) is sees_calls
+        if sees_calls:
+            assert state.accepting()
+            assert read(wire, text, choice="auto") == calls
+    forced = compile_reply(tokenizer, wire, TOOLS, "required", answer=ANSWER)
+    assert forced is not None
+    assert not fits(tokenizer, forced.start(), answer)
+
+
 @everywhere
 @pytest.mark.parametrize("calls", [[RICH], [SIMPLE, RICH]], ids=["one", "two"])
 def test_nothing_that_is_cut_is_taken_as_whole(wire: WireFormat, calls: list[Call]) -> None:
