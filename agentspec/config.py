@@ -304,6 +304,11 @@ class ToolOptions(Options):
         False,
         description="Whether one reply may hold several calls. Small models that may, repeat themselves.",
     )
+    stream_tool_calls: Literal["whole", "incremental"] = Field(
+        "whole",
+        description="Whether a stream gives each call when it is complete and checked, or its arguments "
+        "while they are written; what follows them makes a call invalid that turns out to be.",
+    )
 
 
 class ProofOptions(Options):

@@ -48,18 +48,33 @@ class CallReader:
         self._name_keys = {wire_format.name_key, "name"}
         self._argument_keys = {wire_format.arguments_key, "arguments", "parameters"}
         own = wire_format.json_id
+        self._id_keys = {"id"} if own is None else {"id", own.key}
         self._other_keys = {"type"} if own is None else {"type", own.key}
 
     def scan(self, *, any_tool: bool = True) -> CallScan:
         """What follows an object that may be a call; of any tool, or of one that may be called."""
         names = [name for name in self._tools if self._only is None or name in self._only]
-        return CallScan(self._name_keys, self._argument_keys, None if any_tool else names)
+        return CallScan(self._name_keys, self._argument_keys, self._id_keys, None if any_tool else names)
 
     def marked_scan(self) -> Scan:
         """What follows a call behind a marker."""
         if self._head is None:
             return self.scan()
         return NamedScan(self._head) if self._tags is None else TaggedScan(self._head, self._tags)
+
+    def so_far(self, call: MarkedCall) -> tuple[str, str] | None:
+        """Name and arguments (JSON, or what there is of it) of a call that may be under way; None where there
+        is nothing to say yet, or the call cannot be valid."""
+        tool = self._tools.get(call.name or "")
+        if tool is None or (self._only is not None and tool.name not in self._only):
+            return None
+        if call.values is None:
+            return (tool.name, call.written) if call.written else None
+        schema = closed_schema(tool.parameters)
+        pairs = [f"{write_json(one.key)}: {write_json(_value(one, schema))}" for one in call.values]
+        if not pairs and not call.whole:
+            return None
+        return tool.name, "{" + ", ".join(pairs) + ("}" if call.whole else "")
 
     def faulty(self, raw: str, fault: str) -> InvalidCall:
         """What stood behind a marker and is no call."""
@@ -137,13 +152,10 @@ class CallReader:
         tool = self._tools.get(name)
         schema = {} if tool is None else closed_schema(tool.parameters)
         arguments: dict[str, Json] = {}
-        for key, text, is_text in values:
-            if key in arguments:
-                return InvalidCall(name, call.raw, f"arguments: {key!r} is given twice")
-            kinds = kinds_of({"allOf": schema_of(key, schema, schema)}, schema)
-            if is_text is False:
-                kinds -= {"string"}
-            arguments[key] = text if is_text else read_value(text, kinds)
+        for value in values:
+            if value.key in arguments:
+                return InvalidCall(name, call.raw, f"arguments: {value.key!r} is given twice")
+            arguments[value.key] = _value(value, schema)
         return self._checked(name, arguments, call.raw)
 
     def _parts(self, value: Mapping[str, Json]) -> tuple[str, Mapping[str, Json], str | None]:
@@ -165,6 +177,14 @@ class CallReader:
         if not isinstance(given, Mapping):
             return name, {}, f"{arguments[0]}: expected an object"
         return name, given, None
+
+
+def _value(value: TaggedValue, schema: Mapping[str, Json]) -> Json:
+    """What a tagged text is, by the schema of its key."""
+    if value.is_text:
+        return value.text
+    kinds = kinds_of({"allOf": schema_of(value.key, schema, schema)}, schema)
+    return read_value(value.text, kinds - {"string"} if value.is_text is False else kinds)
 
 
 def _head(wire_format: WireFormat) -> re.Pattern[str]:

@@ -19,6 +19,7 @@ from agentspec.chat.marked import MarkedCall
 from agentspec.chat.parser import (
     CUT,
     CallEvent,
+    Deltas,
     ReasoningDelta,
     ReplyEvent,
     ReplyParser,
@@ -26,7 +27,7 @@ from agentspec.chat.parser import (
     TextDelta,
 )
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning, overlap
-from agentspec.types import BoundTool, FinishReason, ToolChoice
+from agentspec.types import BoundTool, FinishReason, InvalidCall, ToolChoice, ValidCall
 
 __all__ = ["ChannelParser", "parser_of"]
 
@@ -45,8 +46,11 @@ class ChannelParser:
         choice: ToolChoice = "auto",
         *,
         parallel: bool = True,
+        deltas: bool = False,
     ) -> None:
         self._channels = channels
+        self._deltas = Deltas(wanted=deltas)
+        self._key = 0  # of the next call
         self._reader = CallReader(wire_format, tools, choice, parallel=parallel)
         self._active = bool(tools) and choice != "none"
         self._recipient = re.compile(rf"\bto=(?:{re.escape(_bare(channels.recipient))})?([^\s<]+)")
@@ -71,7 +75,7 @@ class ChannelParser:
         held, self._held = self._held, ""
         if self._kind is None:
             if self._active and self._tool_of(held):  # whose name may have been cut, too
-                events.append(CallEvent(self._reader.unfinished(held.strip(), None, cut)))
+                events.append(self._ended(self._reader.unfinished(held.strip(), None, cut)))
             elif not self._is_header(held):
                 events += self._said("text", held)
         elif self._kind == "call":
@@ -140,7 +144,10 @@ class ChannelParser:
         if kind != "call":
             return self._said(kind, text)
         self._call += text
-        return self._called("") if ends else []
+        if ends:
+            return self._called("")
+        so_far = MarkedCall("", self._name, written=self._call.lstrip(), whole=False)
+        return [*self._deltas.further(self._key, self._reader.so_far(so_far))]
 
     def _said(self, kind: _Kind, text: str) -> list[ReplyEvent]:
         if not text:
@@ -154,8 +161,14 @@ class ChannelParser:
     def _called(self, cut: str) -> list[ReplyEvent]:
         raw = self._call.strip()
         if cut:
-            return [CallEvent(self._reader.unfinished(raw, self._name, cut))]
-        return [CallEvent(self._reader.marked(MarkedCall(raw, self._name, raw or "null")))]
+            return [self._ended(self._reader.unfinished(raw, self._name, cut))]
+        call = MarkedCall(raw, self._name, raw or "null", written=raw)
+        said = self._deltas.further(self._key, self._reader.so_far(call))
+        return [*said, self._ended(self._reader.marked(call))]
+
+    def _ended(self, call: ValidCall | InvalidCall) -> CallEvent:
+        self._key += 1
+        return CallEvent(call, self._key - 1)
 
 
 def parser_of(
@@ -165,11 +178,13 @@ def parser_of(
     *,
     parallel: bool = True,
     reasoning: Reasoning = NO_THOUGHT,
+    deltas: bool = False,
 ) -> ReplyReader:
     """What parses a reply of this format. Parameters, and what it raises, as for `ReplyParser`."""
     if wire_format.channels is not None:
-        return ChannelParser(wire_format, wire_format.channels, tools, choice, parallel=parallel)
-    return ReplyParser(wire_format, tools, choice, parallel=parallel, reasoning=reasoning)
+        channels = wire_format.channels
+        return ChannelParser(wire_format, channels, tools, choice, parallel=parallel, deltas=deltas)
+    return ReplyParser(wire_format, tools, choice, parallel=parallel, reasoning=reasoning, deltas=deltas)
 
 
 def _bare(text: str) -> str:

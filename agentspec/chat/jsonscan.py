@@ -78,6 +78,8 @@ class CallScan(JsonScan):
 
     possible:  False once it cannot be one any more, whatever follows
     name:      the tool's name in the last call, once it has been read to its closing quote
+    begun:     where the last call's object of arguments begins, in characters from the first one; None before
+    ended:     where it ends
     arguments: "": the call's text has them
     form:      what a call is written as
     pending:   how many of the last characters are part of nothing that is whole
@@ -88,14 +90,22 @@ class CallScan(JsonScan):
     form: Final = "a complete JSON object"
 
     def __init__(
-        self, name_keys: Collection[str], argument_keys: Collection[str], tools: Collection[str] | None
+        self,
+        name_keys: Collection[str],
+        argument_keys: Collection[str],
+        id_keys: Collection[str],
+        tools: Collection[str] | None,
     ) -> None:
         """tools: the names a call may have; None where any name makes a call."""
         super().__init__()
         self.possible = True
         self.name: str | None = None
+        self.begun: int | None = None
+        self.ended: int | None = None
+        self._read = 0
         self._name_keys, self._argument_keys = name_keys, argument_keys
-        self._keys = {*name_keys, *argument_keys, "type"}
+        self._text_keys = {*name_keys, *id_keys, "type"}
+        self._keys = {*argument_keys, *self._text_keys}
         self._tools = tools
         self._call_depth = 1  # 2 inside an array
         self._expects_key = False
@@ -110,6 +120,7 @@ class CallScan(JsonScan):
     def step(self, char: str) -> Shape:
         depth, in_string = len(self._stack), self._in_string
         super().step(char)
+        self._read += 1
         if self.shape is Shape.BROKEN:
             self.possible = False
         elif depth == 0:
@@ -121,6 +132,8 @@ class CallScan(JsonScan):
                 self._step_call_string(char)
             else:
                 self._step_call(char)
+        elif char in "}]" and not in_string and len(self._stack) == self._call_depth:
+            self.ended = self._read
         return self.shape
 
     def _start(self, char: str) -> None:
@@ -131,6 +144,7 @@ class CallScan(JsonScan):
 
     def _enter_call(self) -> None:
         self._expects_key, self._key, self._seen, self.name = True, "", set(), None
+        self.begun = self.ended = None
 
     def _step_array(self, char: str) -> None:
         if char == "{":
@@ -145,7 +159,7 @@ class CallScan(JsonScan):
             return
         if char == '"':
             self._text = []
-            self.possible = self._expects_key or self._key in self._name_keys or self._key == "type"
+            self.possible = self._expects_key or self._key in self._text_keys
         elif char == ":":
             self._expects_key = False
         elif char == ",":
@@ -154,6 +168,8 @@ class CallScan(JsonScan):
             self.possible = self.name is not None and not self._seen.isdisjoint(self._argument_keys)
         else:
             self.possible = char == "{" and not self._expects_key and self._key in self._argument_keys
+            if self.possible:
+                self.begun, self.ended = self._read - 1, None
 
     def _step_call_string(self, char: str) -> None:
         if self._in_string:
@@ -174,7 +190,12 @@ class CallScan(JsonScan):
 
     def _may_say(self, text: str, *, whole: bool) -> bool:
         """Whether the string being read may be `text`, or may begin with it."""
-        words = self._keys if self._expects_key else ("function",) if self._key == "type" else self._tools
+        if self._expects_key:
+            words: Collection[str] | None = self._keys
+        elif self._key == "type":
+            words = ("function",)
+        else:
+            words = self._tools if self._key in self._name_keys else None
         if words is None:
             return True
         return text in words if whole else any(word.startswith(text) for word in words)

@@ -27,17 +27,21 @@ _SPACE = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class MarkedCall:
-    """A whole call.
+    """A call, whole or as far as it has come.
 
     raw:       what the model wrote between `begin` and `end`
     arguments: the text of the object of arguments, where the call is no object itself
     values:    the arguments, where they stand in tags
+    written:   the text of the object of arguments, wherever it stands
+    whole:     whether it is complete
     """
 
     raw: str
     name: str | None = None
     arguments: str = ""
     values: tuple[TaggedValue, ...] | None = None
+    written: str = ""
+    whole: bool = True
 
 
 class MarkedScan:
@@ -88,6 +92,10 @@ class MarkedScan:
         """What follows calls that have ended, where it seemed to become a further one."""
         return "" if self._stopped is None else self.text[self._stopped :]
 
+    def under_way(self) -> list[MarkedCall]:
+        """The call that is being read, as far as it has come; none between calls."""
+        return [self._call()] if self._state == "within" and not self.fault else []
+
     def step(self, char: str) -> Ended | None:
         """Moves over one character; says how the calls ended, if they did."""
         self.text += char
@@ -119,10 +127,19 @@ class MarkedScan:
         if shape is Shape.OPEN:
             return None
         self._state, self._after, self._whole = "after", "", len(self.text)
-        scan = self._scan
-        values = tuple(scan.values) if isinstance(scan, TaggedScan) else None
-        self.calls.append(MarkedCall(self.text[self._start :], scan.name, scan.arguments, values))
+        self.calls.append(self._call())
         return self._may_stop()
+
+    def _call(self) -> MarkedCall:
+        scan, raw = self._scan, self.text[self._start :]
+        whole = scan.shape is Shape.CLOSED
+        match scan:
+            case CallScan(begun=int() as begun):
+                return MarkedCall(raw, scan.name, written=raw[begun : scan.ended], whole=whole)
+            case TaggedScan():
+                return MarkedCall(raw, scan.name, values=tuple(scan.values), whole=whole)
+            case _:
+                return MarkedCall(raw, scan.name, scan.arguments, written=scan.arguments, whole=whole)
 
     def _step_after(self, char: str) -> Ended | None:
         if self._goes_on and not (self._between or self._after or self._stop.startswith(char)):

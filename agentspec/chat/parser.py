@@ -18,7 +18,7 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from agentspec.chat.calls import CallReader
@@ -28,7 +28,17 @@ from agentspec.chat.marked import MarkedScan
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning, ThoughtSplitter
 from agentspec.types import BoundTool, FinishReason, InvalidCall, NamedTool, NamedTools, ToolChoice, ValidCall
 
-__all__ = ["CUT", "CallEvent", "ReasoningDelta", "ReplyEvent", "ReplyParser", "ReplyReader", "TextDelta"]
+__all__ = [
+    "CUT",
+    "CallDelta",
+    "CallEvent",
+    "Deltas",
+    "ReasoningDelta",
+    "ReplyEvent",
+    "ReplyParser",
+    "ReplyReader",
+    "TextDelta",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +57,30 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallEvent:
-    """A call, when it is complete or when the reply has ended within it."""
+    """A call, when it is complete or when the reply has ended within it.
+
+    key: that of its deltas
+    """
 
     call: ValidCall | InvalidCall
+    key: int = field(default=-1, compare=False)
 
 
-ReplyEvent: TypeAlias = TextDelta | ReasoningDelta | CallEvent
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """Further text of the arguments of a call that is being written; never empty.
+
+    Nothing says yet that the call is valid: its CallEvent does. One that never comes is not.
+
+    key: tells the reply's calls apart
+    """
+
+    key: int
+    name: str
+    arguments: str
+
+
+ReplyEvent: TypeAlias = TextDelta | ReasoningDelta | CallDelta | CallEvent
 
 
 class ReplyReader(Protocol):
@@ -65,6 +93,25 @@ class ReplyReader(Protocol):
     def finish(self, reason: FinishReason, complete: bool = True) -> list[ReplyEvent]:
         """The last events. `complete` is False where a grammar was not satisfied when the reply ended."""
         ...
+
+
+class Deltas:
+    """What has been said of the arguments of calls while they are written."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self.wanted = wanted
+        self._said: dict[int, int] = {}  # key -> characters
+
+    def further(self, key: int, call: tuple[str, str] | None) -> list[CallDelta]:
+        """The delta of a call's name and arguments as far as they have come, if there is anything new."""
+        if not self.wanted or call is None:
+            return []
+        name, arguments = call
+        said = self._said.get(key, 0)
+        if len(arguments) <= said:
+            return []
+        self._said[key] = len(arguments)
+        return [CallDelta(key, name, arguments[said:])]
 
 
 _FENCE = "```"
@@ -81,6 +128,7 @@ class ReplyParser:
                call that does not fit is an invalid call, not text.
     parallel:  False allows one call a reply; further ones are invalid
     reasoning: what the reply may begin with, in which nothing is a call
+    deltas:    whether arguments are also given while they are written, where it is certain that it is a call
     """
 
     def __init__(
@@ -91,8 +139,11 @@ class ReplyParser:
         *,
         parallel: bool = True,
         reasoning: Reasoning = NO_THOUGHT,
+        deltas: bool = False,
     ) -> None:
         self._format = wire_format
+        self._deltas = Deltas(wanted=deltas)
+        self._key = 0  # of the next call
         self._thoughts = ThoughtSplitter(reasoning)
         self._reader = CallReader(wire_format, tools, choice, parallel=parallel)
         self._active = bool(tools) and choice != "none"
@@ -161,6 +212,8 @@ class ReplyParser:
             else:
                 self._step_text(char)
         self._flush()
+        if self._marked is not None:
+            self._say(self._marked)
         return self._drain()
 
     def _step_text(self, char: str) -> None:
@@ -236,7 +289,7 @@ class ReplyParser:
             return
         self._marked = None
         if marked.fault:
-            self._emit_call(self._reader.faulty(marked.raw, marked.fault))
+            self._emit_instead(marked, self._reader.faulty(marked.raw, marked.fault))
         else:
             self._emit_marked(marked)
         if ended == "marker":
@@ -249,11 +302,24 @@ class ReplyParser:
             self._emit_text(marked.trailing)
         else:
             fault = cut or marked.fault
-            self._emit_call(self._reader.unfinished(marked.text.strip(), marked.name, fault))
+            call = self._reader.unfinished(marked.text.strip(), marked.name, fault)
+            self._emit_instead(marked, call)
 
     def _emit_marked(self, marked: MarkedScan) -> None:
+        self._say(marked)
         for call in marked.calls:
             self._emit_call(self._reader.marked(call))
+
+    def _emit_instead(self, marked: MarkedScan, call: InvalidCall) -> None:
+        """One call in place of all that were behind the marker: those that have deltas get no event."""
+        self._emit_call(call)
+        self._key += len(marked.calls)
+
+    def _say(self, marked: MarkedScan) -> None:
+        """What is new of the arguments of calls."""
+        if self._deltas.wanted:
+            for key, call in enumerate([*marked.calls, *marked.under_way()], start=self._key):
+                self._events += self._deltas.further(key, self._reader.so_far(call))
 
     # ----------------------------------------------------------------------------------------- output
 
@@ -275,7 +341,8 @@ class ReplyParser:
     def _emit_call(self, call: ValidCall | InvalidCall, *, bare: bool = False) -> None:
         self._gap, self._in_gap, self._after_bare, self._line_start = [], True, bare, True
         self._flush()
-        self._events.append(CallEvent(call))
+        self._events.append(CallEvent(call, self._key))
+        self._key += 1
 
     def _flush(self) -> None:
         if self._text:

@@ -74,7 +74,7 @@ class CallsMatcher(GrammarMatcher):
         if self._thought and not self._calls:
             call = call.rpartition(self._thought)[2]
         call = call.strip()
-        if not call or _NUMBER.fullmatch(call):  # it may end behind the space, too, and is a number at each digit
+        if not call or _NUMBER.fullmatch(call):  # the reply may end behind the space, too, or at each digit
             return
         self._repeated = self._repeated or call in self._calls
         self._calls |= {call}

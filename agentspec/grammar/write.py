@@ -168,8 +168,8 @@ class ReplyWriter:
         return " ".join([*before, arguments, *after])
 
     def _fixed(self, text: str) -> list[str]:
-        """Fixed text of an object. Beside an answer, which may begin likewise, it is cut as an answer's is: the
-        engine's lexer does not go back within one piece."""
+        """Fixed text of an object. Beside an answer, which may begin likewise, it is cut as an answer's is:
+        the engine's lexer does not go back within one piece."""
         return [_quote(part) for part in (_LEXEMES.findall(text) if self._answer is not None else [text])]
 
     def _part(self, part: str | Hole) -> str:

@@ -150,8 +150,21 @@ def prepare(
     parallel = options.tools.parallel_tool_calls
 
     def new_reply(resampled: int) -> ReplyBuilder:
-        parser = parser_of(runtime.format, bound, choice, parallel=parallel, reasoning=reasoning)
-        return ReplyBuilder(parser, model_name=runtime.name, prompt_tokens=len(prompt), resampled=resampled)
+        parser = parser_of(
+            runtime.format,
+            bound,
+            choice,
+            parallel=parallel,
+            reasoning=reasoning,
+            deltas=options.tools.stream_tool_calls == "incremental",
+        )
+        return ReplyBuilder(
+            parser,
+            model_name=runtime.name,
+            prompt_tokens=len(prompt),
+            resampled=resampled,
+            count_tokens=lambda text: len(runtime.vocab.tokenize(text.encode(), special=False)),
+        )
 
     enforced = law.startswith("enforce")
     return Call(

@@ -141,6 +141,7 @@ class ConfiguredChatModel(BaseChatModel):
     max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
     verifier: Literal["auto", "block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")
     parallel_tool_calls: bool = inherit(ToolOptions, "parallel_tool_calls")
+    stream_tool_calls: Literal["whole", "incremental"] = inherit(ToolOptions, "stream_tool_calls")
 
     streaming: bool = Field(default=False, description="Whether `invoke` streams to callbacks.")
     api_key: SecretStr | None = Field(

@@ -4,7 +4,8 @@ Three facts about `langchain_core` shape it:
 
 - Merging chunks parses argument fragments leniently, so a call that was cut off comes out *valid*. Calls
   are therefore sent whole, after validation, one chunk each; invalid ones go on the last chunk, their text
-  behind a mark that no JSON parser, however lenient, can read.
+  behind a mark that no JSON parser, however lenient, can read. Where the arguments are wanted while they are
+  written, a call that turns out not to be valid gets such a mark behind them (`agentspec.langchain.opened`).
 - Merging drops the `error` of an invalid call, so the reasons are in `response_metadata` as well.
 - Merging concatenates strings and adds integers of `response_metadata`, so it is on the last chunk only.
 
@@ -17,7 +18,7 @@ It must not know prompts, grammars or the engine's inner life.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -27,9 +28,10 @@ from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import InvalidToolCall
 from langchain_core.messages.tool import ToolCall, ToolCallChunk
 
-from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyReader, TextDelta
+from agentspec.chat.parser import CallDelta, CallEvent, ReasoningDelta, ReplyEvent, ReplyReader, TextDelta
 from agentspec.chat.strictjson import write_json
 from agentspec.engine.request import Result
+from agentspec.langchain.opened import OpenedCall, tool_call_chunk
 from agentspec.types import InvalidCall, Json, ValidCall
 
 __all__ = ["PROVIDER", "ReplyBuilder", "raw_of"]
@@ -50,13 +52,21 @@ class ReplyBuilder:
 
     Either send on what `feed` and `finish` return (streaming), or leave it and ask for `message()`.
 
-    resampled: how many replies were thrown away before this one
+    resampled:    how many replies were thrown away before this one
+    count_tokens: of a text; for the reasoning's share of the usage
     """
 
     def __init__(
-        self, parser: ReplyReader, *, model_name: str, prompt_tokens: int, resampled: int = 0
+        self,
+        parser: ReplyReader,
+        *,
+        model_name: str,
+        prompt_tokens: int,
+        resampled: int = 0,
+        count_tokens: Callable[[str], int] = len,
     ) -> None:
         self._parser = parser
+        self._count_tokens = count_tokens
         self._model_name = model_name
         self._prompt_tokens = prompt_tokens
         self._text: list[str] = []
@@ -65,6 +75,9 @@ class ReplyBuilder:
         self._invalid: list[InvalidToolCall] = []
         self._logprobs: list[dict[str, object]] = []
         self._written: set[tuple[str, str]] = set()
+        self._opened: dict[int, OpenedCall] = {}  # calls whose arguments have begun to come
+        self._taken_back: set[str | None] = set()  # ids of invalid calls whose arguments have gone out
+        self._n_sent = 0  # calls that have begun to go out
         self._repeated = 0  # calls left out since the reply has them already
         self._result: Result | None = None
         self._resampled = resampled
@@ -98,20 +111,17 @@ class ReplyBuilder:
         """The chunks that the end completes, then the last one, which carries the metadata."""
         self._result = result
         chunks = self._take(self._parser.finish(result.finish_reason, result.complete))
+        for opened in self._opened.values():
+            chunks += _call_chunks(opened.take_back())
         return [*chunks, self._last_chunk(result)]
 
     def _last_chunk(self, result: Result) -> AIMessageChunk:
+        unsent = [call for call in self._invalid if call["id"] not in self._taken_back]
         return AIMessageChunk(
             content="",
             tool_call_chunks=[
-                ToolCallChunk(
-                    type="tool_call_chunk",
-                    id=call["id"],
-                    name=call["name"],
-                    args=call["args"],
-                    index=index,
-                )
-                for index, call in enumerate(self._invalid, start=len(self._calls))
+                tool_call_chunk(call["id"], call["name"], call["args"], index)
+                for index, call in enumerate(unsent, start=self._n_sent)
             ],
             usage_metadata=self._usage(result),
             response_metadata=self._metadata(result),
@@ -143,35 +153,75 @@ class ReplyBuilder:
             case ReasoningDelta(text=text):
                 self._reasoning.append(text)
                 return [_chunk(reasoning=text)]
-            case CallEvent(call=ValidCall() as valid):
-                written = (valid.name, write_json(valid.arguments))  # in which 1 is not true
-                if written in self._written:
-                    self._repeated += 1
-                    return []
-                self._written.add(written)
-                call = ToolCall(type="tool_call", id=_new_id(), name=valid.name, args=dict(valid.arguments))
-                self._calls.append(call)
-                return [_chunk(call=call, index=len(self._calls) - 1)]
-            case CallEvent(call=InvalidCall() as invalid):
-                self._invalid.append(
-                    InvalidToolCall(
-                        type="invalid_tool_call",
-                        id=_new_id(),
-                        name=invalid.name or "",
-                        args=_MARK + invalid.raw,
-                        error=invalid.error,
-                    )
-                )
-                return []  # on the last chunk, where its reason is
+            case CallDelta(key=key, name=name, arguments=text):
+                opened = self._opened.setdefault(key, OpenedCall(_new_id(), name))
+                opened.text += text
+                return [] if self._may_repeat(opened) else _call_chunks([self._send(opened)])
+            case CallEvent(call=ValidCall() as call, key=key):
+                return _call_chunks(self._valid(call, self._opened.pop(key, None)))
+            case CallEvent(call=InvalidCall() as call, key=key):
+                return _call_chunks(self._not_valid(call, self._opened.pop(key, None)))
         raise TypeError(f"unknown event {event!r}")
 
+    def _valid(self, call: ValidCall, opened: OpenedCall | None) -> list[ToolCallChunk]:
+        begun = opened is not None and opened.index is not None
+        written = (call.name, write_json(call.arguments))  # in which 1 is not true
+        if written in self._written:
+            self._repeated += 1
+            return [] if opened is None else opened.take_back()
+        self._written.add(written)
+        chunks: list[ToolCallChunk] = []
+        if opened is not None and begun and not opened.says(call):
+            chunks, begun = opened.take_back(), False
+        call_id = opened.id if opened is not None and begun else _new_id()
+        self._calls.append(ToolCall(type="tool_call", id=call_id, name=call.name, args=dict(call.arguments)))
+        if not begun:
+            arguments = json.dumps(self._calls[-1]["args"], ensure_ascii=False)
+            chunks.append(tool_call_chunk(call_id, call.name, arguments, self._n_sent))
+            self._n_sent += 1
+        return chunks
+
+    def _not_valid(self, call: InvalidCall, opened: OpenedCall | None) -> list[ToolCallChunk]:
+        """Its text goes on the last chunk, where the reason is, unless it has gone out already."""
+        call_id = _new_id() if opened is None else opened.id
+        self._invalid.append(
+            InvalidToolCall(
+                type="invalid_tool_call",
+                id=call_id,
+                name=call.name or "",
+                args=_MARK + call.raw,
+                error=call.error,
+            )
+        )
+        chunks = [] if opened is None else opened.take_back()
+        if chunks:
+            self._taken_back.add(call_id)
+        return chunks
+
+    def _send(self, opened: OpenedCall) -> ToolCallChunk:
+        new = opened.index is None
+        chunk = opened.send(self._n_sent)
+        self._n_sent += new
+        return chunk
+
+    def _may_repeat(self, opened: OpenedCall) -> bool:
+        """Whether a call of which nothing has gone out may turn out to be a repetition."""
+        return opened.index is None and any(
+            name == opened.name and text.startswith(opened.text) for name, text in self._written
+        )
+
     def _usage(self, result: Result) -> UsageMetadata:
-        return UsageMetadata(
+        usage = UsageMetadata(
             input_tokens=self._prompt_tokens,
             output_tokens=result.trace.tokens,
             total_tokens=self._prompt_tokens + result.trace.tokens,
             input_token_details={"cache_read": result.trace.prefill_reused},
         )
+        if self._reasoning:
+            # counted anew from the text: the tokens that a reply ends its reasoning with may be text, too
+            reasoning = min(self._count_tokens("".join(self._reasoning)), result.trace.tokens)
+            usage["output_token_details"] = {"reasoning": reasoning}
+        return usage
 
     def _metadata(self, result: Result) -> dict[str, object]:
         reason = result.finish_reason
@@ -201,22 +251,16 @@ class ReplyBuilder:
         return metadata
 
 
-def _chunk(
-    *, content: str = "", reasoning: str = "", call: ToolCall | None = None, index: int = 0
-) -> AIMessageChunk:
-    calls = []
-    if call is not None:
-        arguments = json.dumps(call["args"], ensure_ascii=False)
-        calls = [
-            ToolCallChunk(
-                type="tool_call_chunk", id=call["id"], name=call["name"], args=arguments, index=index
-            )
-        ]
+def _call_chunks(calls: Sequence[ToolCallChunk]) -> list[AIMessageChunk]:
+    return [_chunk(calls=[call]) for call in calls]
+
+
+def _chunk(*, content: str = "", reasoning: str = "", calls: Sequence[ToolCallChunk] = ()) -> AIMessageChunk:
     # the provider's name is on each chunk: it selects the translator below, and is not concatenated
     return AIMessageChunk(
         content=content,
         additional_kwargs=_thought(reasoning),
-        tool_call_chunks=calls,
+        tool_call_chunks=list(calls),
         response_metadata={"model_provider": PROVIDER},
     )
 

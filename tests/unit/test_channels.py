@@ -8,7 +8,7 @@ import pytest
 
 from agentspec.chat.channels import ChannelParser, parser_of
 from agentspec.chat.formats import HARMONY, HERMES
-from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyParser
+from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyParser, TextDelta
 from agentspec.grammar.reply import compile_json, compile_reply, follow_reply
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.testing import TableVocab
@@ -60,7 +60,7 @@ def read(
         events += parser.feed(data[start : start + step])
     events += parser.finish(reason, complete)
     thought = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-    said = "".join(event.text for event in events if not isinstance(event, (ReasoningDelta, CallEvent)))
+    said = "".join(event.text for event in events if isinstance(event, TextDelta))
     return thought, said, [event.call for event in events if isinstance(event, CallEvent)]
 
 

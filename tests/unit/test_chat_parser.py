@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.chat.formats import HERMES, LLAMA3, WireFormat, render_call
-from agentspec.chat.parser import CallEvent, ReplyEvent, ReplyParser, TextDelta
+from agentspec.chat.parser import CallDelta, CallEvent, ReplyEvent, ReplyParser, TextDelta
 from agentspec.errors import SchemaError
 from agentspec.types import BoundTool, FinishReason, InvalidCall, Json, NamedTool, ToolChoice, ValidCall
 
@@ -66,6 +66,7 @@ def parse(
         if isinstance(event, CallEvent):
             parts.append(event.call)
         else:
+            assert not isinstance(event, CallDelta)
             assert event.text
             if parts and isinstance(parts[-1], str):
                 parts[-1] += event.text

@@ -230,6 +230,17 @@ def test_the_grammar_refuses_near_misses_and_so_does_the_check(wire: WireFormat,
     assert all(isinstance(one, InvalidCall) for one in read(wire, text))
 
 
+@pytest.mark.parametrize("wire", [NEMO, NUMBERED], ids=lambda wire: wire.name)
+def test_a_bare_object_may_have_the_id_that_the_format_gives_it(wire: WireFormat) -> None:
+    """The grammar of several calls allows it so."""
+    text = render_call(wire, *SIMPLE)
+    grammar = compile_reply(small_tokenizer(), wire, TOOLS, "required", parallel=True)
+    assert grammar is not None
+    assert fits(small_tokenizer(), grammar.start(), text)
+    assert read(wire, text) == [SIMPLE]
+    assert read(wire, text, choice="auto") == [SIMPLE]
+
+
 @everywhere
 def test_white_space_between_the_parts_may_vary(wire: WireFormat) -> None:
     """Small models get it wrong; within a value it counts."""
