@@ -352,8 +352,9 @@ class RecordingRuntime(FakeRuntime):
         *,
         parallel: bool,
         reasoning: Reasoning,  # noqa: ARG002
+        answer: Mapping[str, Json] | None,
     ) -> Matcher:
-        self.kinds.append("parallel calls" if parallel else "one call")
+        self.kinds.append(f"{'parallel calls' if parallel else 'one call'}{' or a document' * bool(answer)}")
         return TrieMatcher([(1,)])
 
     def schema_follower(
@@ -386,7 +387,8 @@ def test_the_law_is_named_by_what_is_asked_for() -> None:
     schema = {"title": "Person", **PERSON}
     wanted = {"type": "json_schema", "json_schema": {"name": "Person", "schema": schema}}
     assert law(model, response_format=wanted) == ("propose", True)
-    assert runtime.kinds == ["one call", "parallel calls", "Person"]
+    assert law(agent, response_format=wanted) == ("propose", True)
+    assert runtime.kinds == ["one call", "parallel calls", "Person", "one call or a document"]
     # nothing to follow: plainly the plain target
     assert law(model) == ("off", False)
     assert law(agent, tool_choice="none") == ("off", False)
@@ -394,7 +396,7 @@ def test_the_law_is_named_by_what_is_asked_for() -> None:
     assert law(agent, draft_sources=()) == ("propose", False)
     assert law(model, response_format=wanted, draft_sources=("model",)) == ("propose", False)
     assert law(agent, grammar="off") == ("off", False)
-    assert len(runtime.kinds) == 3
+    assert len(runtime.kinds) == 4
     assert not runtime.asked  # for a grammar that binds
     assert not runtime.schemas
 
