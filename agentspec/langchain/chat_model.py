@@ -248,9 +248,18 @@ class ChatAgentSpec(ConfiguredChatModel):
 
     @override
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop or list(self.stop) or None, **kwargs)
+        params = super()._get_ls_params(stop=self._stops(stop), **given(kwargs))
         params["ls_provider"] = PROVIDER
         return params
+
+    @override
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        # caches take their key from here, and LangChain leaves the model's own stop strings out
+        return super()._get_invocation_params(stop=self._stops(stop), **kwargs)
+
+    def _stops(self, stop: list[str] | None) -> list[str] | None:
+        """The stop strings of a call: its own, or the model's."""
+        return list(self.stop) or None if stop is None else stop
 
     @override
     def _resolve_model_profile(self) -> ModelProfile:

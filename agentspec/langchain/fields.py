@@ -147,7 +147,10 @@ class ConfiguredChatModel(BaseChatModel):
         default=None, exclude=True, description="Taken for LangChain's sake; a local model needs none."
     )
     base_url: str | None = Field(
-        default=None, exclude=True, description="Taken for LangChain's sake; there is no server."
+        default=None,
+        exclude=True,
+        repr=False,  # may hold a password
+        description="Taken for LangChain's sake; there is no server.",
     )
     max_retries: int | None = Field(
         default=None, exclude=True, description="Taken for LangChain's sake; there is no network."
@@ -185,7 +188,7 @@ class ConfiguredChatModel(BaseChatModel):
     @override
     def _identifying_params(self) -> Mapping[str, Any]:
         names = ("model", "draft", "draft_options", "history", "chat_template", "wire_format")
-        options = sorted({"snapshots"} | MODEL_OPTIONS | CALL_OPTIONS)
+        options = sorted({"snapshots", "output_version"} | MODEL_OPTIONS | CALL_OPTIONS)
         return {name: getattr(self, name) for name in (*names, *options)}
 
     def _runtime(self, model: str | None = None) -> Runtime:
