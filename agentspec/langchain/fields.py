@@ -202,6 +202,10 @@ class ConfiguredChatModel(BaseChatModel):
         runtime = runtimes.opened[spec] = open_runtime(spec)  # the one that is open, unless it was closed
         return runtime
 
+    def share_runtimes(self, other: ConfiguredChatModel) -> None:
+        """From now on uses the models that the other has loaded, where its settings ask for the same."""
+        self._runtimes = other._runtimes
+
     def close(self) -> None:
         """Frees the models this one has loaded. Others with equal settings used the same, and load anew."""
         while self._runtimes.opened:
