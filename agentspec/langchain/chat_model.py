@@ -16,7 +16,8 @@ from langchain_core.language_models import LanguageModelInput, ModelProfile
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
+from langchain_core.runnables.utils import AnyConfigurableField
 from langchain_core.tools import BaseTool
 from pydantic import model_validator
 from typing_extensions import override
@@ -37,6 +38,7 @@ from agentspec.langchain.structured import (
     with_parser,
 )
 from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, sound_tools, to_choice
+from agentspec.langchain.wrapped import BoundChatModel, ConfigurableChatModel
 
 if TYPE_CHECKING:
     from agentspec.engine.stream import Stream
@@ -168,6 +170,22 @@ class ChatAgentSpec(ConfiguredChatModel):
         return self.bind(**arguments)
 
     @override
+    def bind(self, **kwargs: Any) -> BoundChatModel:
+        return BoundChatModel(bound=self, kwargs=kwargs, config={})
+
+    @override
+    def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> BoundChatModel:
+        merged = cast(RunnableConfig, {**(config or {}), **kwargs})
+        return BoundChatModel(bound=self, kwargs={}, config=merged)
+
+    @override
+    def configurable_fields(
+        self, **kwargs: AnyConfigurableField
+    ) -> RunnableSerializable[LanguageModelInput, AIMessage]:
+        configurable = super().configurable_fields(**kwargs)  # checks the names
+        return ConfigurableChatModel(**dict(configurable))
+
+    @override
     def with_structured_output(
         self,
         schema: SchemaLike,
@@ -193,7 +211,7 @@ class ChatAgentSpec(ConfiguredChatModel):
         Raises OutputParserException, when called, for a reply that was cut off or does not fit; never
         answers with part of an object.
         """
-        check_names(kwargs, CALL_OPTIONS | {"include_raw", "method", "strict"})
+        check_names(kwargs, CALL_OPTIONS | {"model", "include_raw", "method", "strict"})
         parser = StructuredOutputParser.for_schema(schema, method)
         noted = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
         if method == "function_calling":
@@ -248,9 +266,18 @@ class ChatAgentSpec(ConfiguredChatModel):
 
     @override
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop or list(self.stop) or None, **kwargs)
+        params = super()._get_ls_params(stop=self._stops(stop), **given(kwargs))
         params["ls_provider"] = PROVIDER
         return params
+
+    @override
+    def _get_invocation_params(self, stop: list[str] | None = None, **kwargs: Any) -> dict[str, Any]:
+        # caches take their key from here, and LangChain leaves the model's own stop strings out
+        return super()._get_invocation_params(stop=self._stops(stop), **kwargs)
+
+    def _stops(self, stop: list[str] | None) -> list[str] | None:
+        """The stop strings of a call: its own, or the model's."""
+        return list(self.stop) or None if stop is None else stop
 
     @override
     def _resolve_model_profile(self) -> ModelProfile:

@@ -37,6 +37,7 @@ _REPEATS_OF_CALLS = frozenset(
 )
 _REASONING = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_content"})
 _DROPPED_FROM_ASSISTANT = _REPEATS_OF_CALLS | _REASONING
+_TEXTS = frozenset({"text", "text-plain"})
 
 _ROLES = {
     "system": "system",
@@ -149,20 +150,28 @@ def _call_names(messages: Iterable[BaseMessage]) -> dict[str, str]:
 def _text(message: BaseMessage, *, dropped: frozenset[str] = frozenset()) -> str:
     """The text of a message's content, its blocks joined as they stand."""
     if isinstance(message.content, str):
-        return message.content
+        return _encodable(message.content)
     parts: list[str] = []
     for block in message.content:
         if isinstance(block, str):
             parts.append(block)
-        elif block.get("type") == "text":
-            parts.append(str(block.get("text", "")))
+        elif block.get("type") in _TEXTS and isinstance(text := block.get("text"), str):
+            parts.append(text)
         elif block.get("type") not in dropped:
+            whose = f" of {message.name!r}" if message.name else ""
             raise ConfigError(
-                f"a content block of type {block.get('type')!r} in a {type(message).__name__} "
+                f"a content block of type {block.get('type')!r} in a {type(message).__name__}{whose} "
                 "cannot be shown to the model",
                 hint="agentspec runs text models: send text blocks only",
             )
-    return "".join(parts)
+    return _encodable("".join(parts))
+
+
+def _encodable(text: str) -> str:
+    """The text, U+FFFD in the place of what is no character: names of files that are not UTF-8 have that."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def recent_texts(turns: Sequence[Turn]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Errors that are LangChain's and agentspec's at once, so that code written for either catches them.
 
-The middleware of LangChain catches `ContextOverflowError` and `ModelTimeoutError`; agentspec's own callers
+LangChain catches `ContextOverflowError` and `ModelTimeoutError`; agentspec's own callers
 catch `AgentSpecError`. It must not know what raises them.
 """
 
@@ -17,7 +17,8 @@ __all__ = ["PromptTooLongError", "ReplyTimeoutError", "translated"]
 
 
 class PromptTooLongError(ContextLengthError, ContextOverflowError):
-    """The prompt does not fit the context. LangChain's summarising middleware catches it."""
+    """The prompt does not fit the context. LangChain's fallbacks catch it, and its summarising middleware
+    where the summary's own prompt is too long."""
 
 
 class ReplyTimeoutError(DeadlineExceededError, ModelTimeoutError):

@@ -148,7 +148,10 @@ class ConfiguredChatModel(BaseChatModel):
         default=None, exclude=True, description="Taken for LangChain's sake; a local model needs none."
     )
     base_url: str | None = Field(
-        default=None, exclude=True, description="Taken for LangChain's sake; there is no server."
+        default=None,
+        exclude=True,
+        repr=False,  # may hold a password
+        description="Taken for LangChain's sake; there is no server.",
     )
     max_retries: int | None = Field(
         default=None, exclude=True, description="Taken for LangChain's sake; there is no network."
@@ -186,7 +189,7 @@ class ConfiguredChatModel(BaseChatModel):
     @override
     def _identifying_params(self) -> Mapping[str, Any]:
         names = ("model", "draft", "draft_options", "history", "chat_template", "wire_format")
-        options = sorted({"snapshots"} | MODEL_OPTIONS | CALL_OPTIONS)
+        options = sorted({"snapshots", "output_version"} | MODEL_OPTIONS | CALL_OPTIONS)
         return {name: getattr(self, name) for name in (*names, *options)}
 
     def _runtime(self, model: str | None = None) -> Runtime:
@@ -199,6 +202,10 @@ class ConfiguredChatModel(BaseChatModel):
         spec = self._spec(model or self.model)
         runtime = runtimes.opened[spec] = open_runtime(spec)  # the one that is open, unless it was closed
         return runtime
+
+    def share_runtimes(self, other: ConfiguredChatModel) -> None:
+        """From now on uses the models that the other has loaded, where its settings ask for the same."""
+        self._runtimes = other._runtimes
 
     def close(self) -> None:
         """Frees the models this one has loaded. Others with equal settings used the same, and load anew."""

@@ -8,8 +8,10 @@ not know messages or models, nor how grammars are made.
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, cast
 
 from langchain_core.tools import BaseTool, Tool, create_schema_from_function
@@ -226,7 +228,7 @@ def _from_model(model: type, *, name: str = "", description: str | None = None) 
     if description is None:
         description = str(schema.get("description") or "")
     return BoundTool(
-        name, description, _without(_untitled(schema), "description"), check=_pydantic_check(model)
+        name, description, _without(_untitled(schema), "description"), check=_PydanticCheck(model)
     )
 
 
@@ -275,18 +277,32 @@ def _model_schema(model: type) -> Mapping[str, Json]:
     return cast(_Validated, model).schema()
 
 
-def _pydantic_check(model: type) -> Callable[[Mapping[str, Json]], None]:
-    validate: Callable[[object], object] = (
-        model.model_validate if issubclass(model, BaseModel) else cast(_Validated, model).parse_obj
-    )
+@dataclass(frozen=True)
+class _PydanticCheck:
+    """The check of a tool that has a pydantic model, of either version."""
 
-    def check(arguments: Mapping[str, Json]) -> None:
+    model: type
+
+    def __call__(self, arguments: Mapping[str, Json]) -> None:
+        model = self.model
+        validate: Callable[[object], object] = (
+            model.model_validate if issubclass(model, BaseModel) else cast(_Validated, model).parse_obj
+        )
         try:
             validate(dict(arguments))
         except ValueError as error:  # pydantic's ValidationError, of either version
             raise ValueError(_reason(error)) from error
 
-    return check
+    def __deepcopy__(self, memo: object) -> _PydanticCheck:
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[type, ...]]:
+        """What LangChain makes of a function's signature is no class that another process could import: its
+        tools leave the check behind, as None, and keep the schema."""
+        model = self.model
+        if getattr(sys.modules.get(model.__module__), model.__qualname__, None) is model:
+            return _PydanticCheck, (model,)
+        return type(None), ()
 
 
 def _reason(error: ValueError) -> str:

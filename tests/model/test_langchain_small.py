@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterator
+import functools
+import itertools
+import operator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import pytest
 from langchain_core.exceptions import ContextOverflowError
+from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk
 
 from agentspec import ChatAgentSpec
+from agentspec.engine.core import Core
 from agentspec.errors import ContextLengthError, ModelNotFoundError
 
 pytestmark = pytest.mark.model
@@ -122,3 +127,81 @@ def test_a_closed_model_loads_anew(small_model: Path) -> None:
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(ModelNotFoundError, match=r"no-such\.gguf"):
         ChatAgentSpec(model="/no-such.gguf").invoke("x")
+
+
+# -- several replies at once
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many replies took part in each pass of the target, from now on."""
+    seen: list[int] = []
+    decode = Core._decode
+
+    def counted(core: Core, entries: Sequence[Any]) -> Any:
+        seen.append(len(entries))
+        return decode(core, entries)
+
+    monkeypatch.setattr(Core, "_decode", counted)
+    return seen
+
+
+def test_a_batch_shares_passes_up_to_its_limit(model: ChatAgentSpec, widths: list[int]) -> None:
+    questions: list[LanguageModelInput] = ["Tell me of a fruit.", "Tell me of a bird.", "Tell me of a river."]
+    assert len(model.batch(questions, config={"max_concurrency": 2})) == 3
+    assert max(widths) == 2
+    widths.clear()
+    assert len(asyncio.run(model.abatch(questions))) == 3
+    assert max(widths) > 1
+
+
+def test_two_streams_are_read_in_turns_by_one_thread(model: ChatAgentSpec, widths: list[int]) -> None:
+    fruit, bird = model.stream("Tell me of a fruit."), model.stream("Tell me of a bird.")
+    chunks = [chunk for pair in itertools.zip_longest(fruit, bird) for chunk in pair if chunk is not None]
+    assert len([chunk for chunk in chunks if chunk.chunk_position == "last"]) == 2
+    assert max(widths) == 2
+
+
+@pytest.fixture
+def alone(small_model: Path) -> Iterator[ChatAgentSpec]:
+    """One reply at a time."""
+    model = ChatAgentSpec(model=str(small_model), n_ctx=512, n_parallel=1, max_tokens=24)
+    yield model
+    model.close()
+
+
+def test_a_call_within_a_stream_waits_for_it_and_is_answered(alone: ChatAgentSpec) -> None:
+    outer = alone.stream("Tell me a story.")
+    next(outer)
+    assert alone.invoke("Name a fruit.").text
+    assert functools.reduce(operator.add, outer).response_metadata["agentspec"]["tokens"] > 1
+
+
+def test_a_stream_that_is_closed_leaves_its_place_to_the_next(
+    alone: ChatAgentSpec, widths: list[int]
+) -> None:
+    story = cast(Generator[AIMessageChunk], alone.stream("Tell me a story.", max_tokens=400))
+    next(story)
+    story.close()
+    widths.clear()
+    assert alone.invoke("Name a fruit.", max_tokens=2, draft_sources=()).text
+    assert len(widths) < 10  # the story would take hundreds more
+
+
+async def test_a_task_that_is_cancelled_leaves_its_place_to_the_next(
+    alone: ChatAgentSpec, widths: list[int]
+) -> None:
+    begun = asyncio.Event()
+
+    async def read() -> None:
+        async for _ in alone.astream("Tell me a story.", max_tokens=400):
+            begun.set()
+
+    task = asyncio.create_task(read())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    widths.clear()
+    assert (await alone.ainvoke("Name a fruit.", max_tokens=2, draft_sources=())).text
+    assert len(widths) < 10

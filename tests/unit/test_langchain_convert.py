@@ -52,6 +52,18 @@ def test_text_blocks_are_joined_and_blocks_that_repeat_calls_are_dropped() -> No
     assert to_turns([message]) == [wanted]
 
 
+def test_plain_text_in_a_block_of_its_own_is_text() -> None:
+    block = {"type": "text-plain", "text": "of a file", "mime_type": "text/plain"}
+    assert to_turns([HumanMessage([{"type": "text", "text": "see "}, block])]) == [UserTurn("see of a file")]
+    with pytest.raises(ConfigError, match="text-plain"):
+        to_turns([HumanMessage([{"type": "text-plain", "url": "x"}])])
+
+
+def test_what_is_no_character_has_a_mark_in_its_place() -> None:
+    assert to_turns([HumanMessage("å\udce9\ud83d\ude00")]) == [UserTurn("å\ufffd\U0001f600")]
+    assert to_turns([HumanMessage([{"type": "text", "text": "\udce9"}])]) == [UserTurn("\ufffd")]
+
+
 def test_an_invalid_call_is_shown_as_the_text_it_was() -> None:
     raw = '<tool_call>\n{"name": "add", "arg'
     invalid = {"name": "add", "args": f"invalid: {raw}", "id": "c1", "error": "cut"}

@@ -1,0 +1,60 @@
+"""A conversation that outgrows the context of the model, and goes on.
+
+    .venv/bin/python examples/long_conversation.py
+
+Before each reply LangChain's middleware counts the conversation, by the model's own tokens. Where too little
+of the context is left it has the model sum up what was said, and puts the summary in its place. A prompt that
+does not fit all the same raises `PromptTooLongError`, which is also LangChain's `ContextOverflowError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from langchain.agents import create_agent
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain.agents.middleware.summarization import TokenCounter
+from langchain_core.messages import AnyMessage, HumanMessage
+
+from agentspec import ChatAgentSpec
+
+N_CTX = 256
+TURNS = [
+    "I am Ingrid Dahl, and my order is A-1042: a trail lamp. Name one more thing to take on a hike.",
+    "And one thing that can stay at home?",
+    "The lamp arrived broken. Write one sentence to the shop that names my order.",
+]
+
+
+def small_model() -> ChatAgentSpec:
+    """The default model, with room for little."""
+    return ChatAgentSpec(n_ctx=N_CTX, n_parallel=1, max_tokens=40, draft=None)
+
+
+def converse(model: ChatAgentSpec) -> Iterator[tuple[AnyMessage, list[AnyMessage]]]:
+    """Each answer, and what is kept of the conversation then."""
+    summarize = SummarizationMiddleware(
+        model,
+        trigger=("tokens", N_CTX // 2),
+        keep=("messages", 1),
+        token_counter=cast(TokenCounter, model.get_num_tokens_from_messages),
+        summary_prompt="Sum this up in one short sentence, with each name and number:\n{messages}",
+    )
+    agent = create_agent(model, [], middleware=[summarize])
+    messages: list[AnyMessage] = []
+    for turn in TURNS:
+        messages = agent.invoke({"messages": [*messages, HumanMessage(turn)]})["messages"]
+        yield messages[-1], messages
+
+
+def main() -> None:
+    """Prints the conversation, and how much of it is kept."""
+    model = small_model()
+    for turn, (answer, kept) in zip(TURNS, converse(model), strict=True):
+        print(f"user   {turn}\nagent  {answer.text}")
+        print(f"       {model.get_num_tokens_from_messages(kept)} tokens in {len(kept)} messages are kept")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The examples' graphs, on replies written in advance: what each of LangChain's parts is given, and gives."""
+
+from __future__ import annotations
+
+import pytest
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+
+from agentspec.errors import ConfigError
+from examples import approval, long_conversation, resume, structured_agent, team
+from tests.langchain_fakes import call_text, fake_model, runtime_of
+
+FIND = call_text("find_order", '{"customer": "Ingrid Dahl"}')
+ANSWER = '{"order": "A-1042", "leaves": "2026-03-12"}'
+
+
+def test_structured_agent_by_a_tool() -> None:
+    model = fake_model(FIND, call_text("Answer", ANSWER))
+    answer = structured_agent.ask(model, ToolStrategy(structured_agent.Answer))
+    assert answer == structured_agent.Answer(order="A-1042", leaves="2026-03-12")
+    assert "order A-1042 leaves on 2026-03-12" in runtime_of(model).prompt
+
+
+@pytest.mark.xfail(raises=ConfigError, strict=False, reason="tools beside a response_format")
+def test_structured_agent_by_a_document() -> None:
+    model = fake_model(FIND, ANSWER)
+    answer = structured_agent.ask(model, ProviderStrategy(structured_agent.Answer))
+    assert answer == structured_agent.Answer(order="A-1042", leaves="2026-03-12")
+
+
+def test_long_conversation() -> None:
+    summary = "Ingrid Dahl has order A-1042"
+    model = fake_model("a warm jacket", summary, "the tent", summary, "dear shop")
+    *_, (answer, kept) = long_conversation.converse(model)
+    assert answer.text == "dear shop"
+    assert [message.type for message in kept] == ["human", "human", "ai"]
+    assert summary in runtime_of(model).prompt
+    assert long_conversation.TURNS[-1] in runtime_of(model).prompt
+
+
+def test_resume() -> None:
+    model = fake_model(
+        FIND, call_text("Answer", '{"text": "soon"}'), call_text("Answer", '{"text": "Ingrid"}')
+    )
+    saver = InMemorySaver()
+    *_, last = resume.start(model, saver)
+    assert isinstance(last, AIMessage)
+    assert last.tool_calls[0]["name"] == "find_order"
+    first, second = resume.resume(model, saver)
+    assert (first.text, second.text) == ("soon", "Ingrid")
+    assert "I am Ingrid Dahl" in runtime_of(model).prompt
+
+
+def test_approval() -> None:
+    call = call_text("refund", '{"order": "A-1042", "euros": 40}')
+    model = fake_model(call, "done", call, "done", call, "sorry")
+    asked, answers = zip(*approval.try_decisions(model), strict=True)
+    assert [one["args"] for one in asked] == [{"order": "A-1042", "euros": 40}] * 3
+    texts = [messages[0].text for messages in answers]
+    for text, part in zip(texts, ("refunded 40 euros", "refunded 25 euros", "never paid for"), strict=True):
+        assert part in text
+    assert [messages[-1].text for messages in answers] == ["done", "done", "sorry"]
+
+
+def test_team() -> None:
+    model = fake_model("one", "two", "three", "all")
+    state = team.ask(model)
+    assert sorted(state["findings"]) == ["one", "three", "two"]
+    assert state["answer"] == "all"
+    assert all(finding in runtime_of(model).prompt for finding in state["findings"])
