@@ -9,25 +9,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import LanguageModelInput, ModelProfile
+from langchain_core.language_models import BaseChatModel, LanguageModelInput, ModelProfile
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
-from pydantic import model_validator
+from pydantic import Field, SecretStr, model_validator
 from typing_extensions import override
 
 from agentspec import __version__
+from agentspec.config import ToolOptions
 from agentspec.errors import ConfigError
 from agentspec.langchain.call import TOOL_ARGUMENTS, Call, prepare
 from agentspec.langchain.convert import to_turns
 from agentspec.langchain.errors import translated
-from agentspec.langchain.fields import ConfiguredChatModel
-from agentspec.langchain.options import CALL_OPTIONS, CallOptions, check_names, given, only
+from agentspec.langchain.fields import ConfiguredModel
+from agentspec.langchain.options import CALL_OPTIONS, CallOptions, check_names, given, inherit, only
 from agentspec.langchain.reply import PROVIDER
 from agentspec.langchain.structured import (
     Method,
@@ -39,6 +41,7 @@ from agentspec.langchain.structured import (
 from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, sound_tools, to_choice
 
 if TYPE_CHECKING:
+    from agentspec.engine.runtime import RuntimeSpec
     from agentspec.engine.stream import Stream
 
 __all__ = ["ChatAgentSpec"]
@@ -49,7 +52,7 @@ _SETTLED_BY_CORE = frozenset({"stream", "ls_structured_output_format", "structur
 _CALL_ARGUMENTS = CALL_OPTIONS | TOOL_ARGUMENTS | _SETTLED_BY_CORE | {"model"}
 
 
-class ChatAgentSpec(ConfiguredChatModel):
+class ChatAgentSpec(ConfiguredModel, BaseChatModel):
     """A local chat model that calls tools: llama.cpp in this process, validated calls, exact speculation.
 
         model = ChatAgentSpec().bind_tools([get_weather])
@@ -63,6 +66,27 @@ class ChatAgentSpec(ConfiguredChatModel):
     The draft model and the draft options change the speed of a reply and nothing else: its law is the
     target's own. `response_metadata["agentspec"]` says which law and how fast.
     """
+
+    chat_template: str | None = Field(
+        default=None, description="A Jinja chat template, in place of the model's own."
+    )
+    wire_format: str | None = Field(
+        default=None,
+        description="How the model writes calls, where that cannot be told from its template: a name, or "
+        "'package.module:NAME' for a format of your own (docs/formats.md).",
+    )
+    parallel_tool_calls: bool = inherit(ToolOptions, "parallel_tool_calls")
+
+    streaming: bool = Field(default=False, description="Whether `invoke` streams to callbacks.")
+    api_key: SecretStr | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; a local model needs none."
+    )
+    base_url: str | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; there is no server."
+    )
+    max_retries: int | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; there is no network."
+    )
 
     # -- calls
 
@@ -238,6 +262,18 @@ class ChatAgentSpec(ConfiguredChatModel):
         runtime = self._runtime()
         bound = [tool.bound for tool in bound_tools(cast(Sequence[ToolLike], tools or ()))]
         return len(runtime.tokenize_prompt(runtime.template.render(to_turns(messages), bound)))
+
+    # -- what comes of the fields
+
+    @override
+    def _spec(self, model: str) -> RuntimeSpec:
+        spec = super()._spec(model)
+        return replace(spec, chat_template=self.chat_template, wire_format=self.wire_format)
+
+    @property
+    @override
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {**super()._identifying_params, **self._values(("chat_template", "wire_format"))}
 
     # -- what LangChain asks about the model
 

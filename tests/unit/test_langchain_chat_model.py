@@ -386,7 +386,7 @@ def test_tracing_parameters() -> None:
     assert params["ls_stop"] == ["a"]
     assert model._get_ls_params(model="m")["ls_model_name"] == "m"
     assert model.metadata is not None
-    assert "langchain-agentspec" in model.metadata["lc_versions"]
+    assert {"langchain-core", "langchain-agentspec"} <= model.metadata["lc_versions"].keys()
 
 
 def test_profile() -> None:
