@@ -168,7 +168,9 @@ class ConfiguredModel(BaseModel):
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
         options = sorted((MODEL_OPTIONS | CALL_OPTIONS) & type(self).model_fields.keys())
-        return self._values(("model", "draft", "draft_options", "history", "snapshots", *options))
+        names = ("model", "draft", "draft_options", "history", "snapshots", *options)
+        # LangChain's keys of caches hold a call's `stop` in place of this one, also where a call has none
+        return {**self._values(names), "model_stop": self.stop}
 
     def _runtime(self, model: str | None = None) -> Runtime:
         """The runtime of `model`, opened on first use."""
