@@ -7,7 +7,7 @@ modules beside it. It must not know prompts, grammars or tokens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -25,12 +25,12 @@ from typing_extensions import override
 from agentspec import __version__
 from agentspec.config import ToolOptions
 from agentspec.errors import ConfigError
-from agentspec.langchain.call import TOOL_ARGUMENTS, Call, prepare
+from agentspec.langchain.call import TOOL_ARGUMENTS, ChatCall, prepare
 from agentspec.langchain.convert import to_turns
-from agentspec.langchain.errors import translated
+from agentspec.langchain.driving import achunks, afinish, chunks, finish
 from agentspec.langchain.fields import ConfiguredModel
+from agentspec.langchain.metadata import PROVIDER
 from agentspec.langchain.options import CALL_OPTIONS, CallOptions, check_names, given, inherit, only
-from agentspec.langchain.reply import PROVIDER
 from agentspec.langchain.structured import (
     Method,
     ResponseFormat,
@@ -42,7 +42,6 @@ from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, s
 
 if TYPE_CHECKING:
     from agentspec.engine.runtime import RuntimeSpec
-    from agentspec.engine.stream import Stream
 
 __all__ = ["ChatAgentSpec"]
 
@@ -99,8 +98,7 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._prepare(messages, stop, kwargs)
-        for _ in _chunks(call, sent=False):
-            pass
+        finish([call])
         return _result(call)
 
     @override
@@ -112,9 +110,7 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = await asyncio.to_thread(self._prepare, messages, stop, kwargs)
-        async with aclosing(_achunks(call, sent=False)) as chunks:
-            async for _ in chunks:
-                pass
+        await afinish([call])
         return _result(call)
 
     @override
@@ -125,7 +121,8 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        yield from _chunks(self._prepare(messages, stop, kwargs))
+        call = self._prepare(messages, stop, kwargs)
+        yield from chunks(call, call.submit())
 
     @override
     async def _astream(
@@ -137,13 +134,13 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         # loading a model, rendering a prompt and compiling a grammar take seconds the first time
         call = await asyncio.to_thread(self._prepare, messages, stop, kwargs)
-        async with aclosing(_achunks(call)) as chunks:
-            async for chunk in chunks:
+        async with aclosing(achunks(call, call.submit())) as read:
+            async for chunk in read:
                 yield chunk
 
     def _prepare(
         self, messages: list[BaseMessage], stop: Sequence[str] | None, kwargs: Mapping[str, Any]
-    ) -> Call:
+    ) -> ChatCall:
         check_names(kwargs, _CALL_ARGUMENTS)
         values = given(kwargs)
         if stop is not None:
@@ -314,50 +311,6 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
         return self
 
 
-def _chunks(call: Call, *, sent: bool = True) -> Iterator[ChatGenerationChunk]:
-    """The chunks of a reply.
-
-    sent: whether they go to the user as they come: a reply that has begun cannot be taken back then
-    """
-    stream: Stream | None = call.submit()
-    while stream is not None:
-        begun = False
-        try:
-            with translated():
-                for step in stream:
-                    for chunk in call.take(step):
-                        begun = sent
-                        yield chunk
-            last = call.end(stream)
-            another = None if begun else call.again(stream)
-            if another is None:
-                yield from last
-        finally:
-            stream.close()  # also when the consumer went away, or pressed Ctrl-C
-        stream = another
-
-
-async def _achunks(call: Call, *, sent: bool = True) -> AsyncGenerator[ChatGenerationChunk]:
-    """`_chunks`, on the event loop."""
-    stream: Stream | None = call.submit()
-    while stream is not None:
-        begun = False
-        try:
-            with translated():
-                async for step in stream:
-                    for chunk in call.take(step):
-                        begun = sent
-                        yield chunk
-            last = call.end(stream)
-            another = None if begun else call.again(stream)
-            if another is None:
-                for chunk in last:
-                    yield chunk
-        finally:
-            stream.close()
-        stream = another
-
-
-def _result(call: Call) -> ChatResult:
+def _result(call: ChatCall) -> ChatResult:
     # the message is built directly: merging chunks would lose the reasons of invalid calls
     return ChatResult(generations=[ChatGeneration(message=call.reply.message())])

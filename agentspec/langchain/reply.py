@@ -22,7 +22,6 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.messages import content as blocks
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.block_translators import register_translator
 from langchain_core.messages.content import InvalidToolCall
 from langchain_core.messages.tool import ToolCall, ToolCallChunk
@@ -30,11 +29,10 @@ from langchain_core.messages.tool import ToolCall, ToolCallChunk
 from agentspec.chat.parser import CallEvent, ReasoningDelta, ReplyEvent, ReplyReader, TextDelta
 from agentspec.chat.strictjson import write_json
 from agentspec.engine.request import Result
-from agentspec.types import InvalidCall, Json, ValidCall
+from agentspec.langchain.metadata import PROVIDER, logprob_entries, statistics_of, usage_of
+from agentspec.types import InvalidCall, ValidCall
 
-__all__ = ["PROVIDER", "ReplyBuilder", "raw_of"]
-
-PROVIDER = "agentspec"
+__all__ = ["ReplyBuilder", "raw_of"]
 
 _MARK = "invalid: "
 _REASONING = "reasoning_content"
@@ -80,10 +78,8 @@ class ReplyBuilder:
         return bool(self._invalid)
 
     def add_logprobs(self, pieces: Sequence[bytes], logprobs: Sequence[float]) -> None:
-        """Takes the log-probabilities of tokens, for the metadata: one entry each, in OpenAI's form."""
-        for piece, logprob in zip(pieces, logprobs, strict=True):
-            text = piece.decode(errors="replace")
-            self._logprobs.append({"token": text, "bytes": list(piece), "logprob": logprob})
+        """Takes the log-probabilities of tokens, for the metadata."""
+        self._logprobs += logprob_entries(pieces, logprobs)
 
     def feed(self, data: bytes) -> list[AIMessageChunk]:
         """The chunks that these bytes complete."""
@@ -108,7 +104,7 @@ class ReplyBuilder:
                 )
                 for index, call in enumerate(self._invalid, start=len(self._calls))
             ],
-            usage_metadata=self._usage(result),
+            usage_metadata=usage_of(result, self._prompt_tokens),
             response_metadata=self._metadata(result),
             chunk_position="last",
         )
@@ -123,7 +119,7 @@ class ReplyBuilder:
             additional_kwargs=_thought("".join(self._reasoning)),
             tool_calls=self._calls,
             invalid_tool_calls=self._invalid,
-            usage_metadata=self._usage(result),
+            usage_metadata=usage_of(result, self._prompt_tokens),
             response_metadata=self._metadata(result),
         )
 
@@ -160,19 +156,9 @@ class ReplyBuilder:
                 return []  # on the last chunk, where its reason is
         raise TypeError(f"unknown event {event!r}")
 
-    def _usage(self, result: Result) -> UsageMetadata:
-        return UsageMetadata(
-            input_tokens=self._prompt_tokens,
-            output_tokens=result.trace.tokens,
-            total_tokens=self._prompt_tokens + result.trace.tokens,
-            input_token_details={"cache_read": result.trace.prefill_reused},
-        )
-
     def _metadata(self, result: Result) -> dict[str, object]:
         reason = result.finish_reason
-        statistics: dict[str, Json] = dict(result.trace.as_json())
-        if self._resampled:
-            statistics["resampled"] = self._resampled
+        statistics = statistics_of(result, self._resampled)
         if self._repeated:
             statistics["repeated_calls"] = self._repeated
         if self._invalid:
