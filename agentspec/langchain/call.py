@@ -158,6 +158,7 @@ def _law(
             check_enforced(title_of(wanted.schema), enforceable_document(wanted.schema))
         for tool in tools:
             check_enforced(tool.name, enforceable_tool(tool))
+    matcher: Matcher | None
     if wanted is not None:
         matcher = runtime.schema_matcher(wanted.schema, spelling=spelling, reasoning=reasoning)
     else:
