@@ -159,7 +159,7 @@ def _measured(asked: dict[str, Any]) -> Sample:
         steps += stream
         for step in steps:
             call.take(step)
-        call.end(stream)
+        call.end(stream.result)
         made = [(made["name"], made["args"]) for made in call.reply.message().tool_calls]
         name, arguments = made[0] if made else turn.call or ("none", {})
         trace = stream.result.trace

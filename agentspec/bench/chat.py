@@ -16,7 +16,7 @@ from agentspec.bench.stages import Setup
 from agentspec.bench.workload import Turn
 from agentspec.config import RuntimeOptions
 from agentspec.engine.runtime import Runtime, RuntimeSpec, open_runtime
-from agentspec.langchain.call import Call, prepare
+from agentspec.langchain.call import ChatCall, prepare
 from agentspec.langchain.chat_model import ChatAgentSpec
 from agentspec.langchain.convert import from_openai
 from agentspec.langchain.options import CallOptions
@@ -65,7 +65,7 @@ def open_chat(
 
 def call_of(
     runtime: Runtime, turn: Turn, *, max_tokens: int, answer: Mapping[str, Json] | None = None
-) -> Call:
+) -> ChatCall:
     """A turn's call, at temperature 0, as the chat model makes it.
 
     answer: the JSON Schema of the reply, for a turn without tools

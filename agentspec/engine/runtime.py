@@ -15,7 +15,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 from agentspec.chat import formats
 from agentspec.chat.formats import WireFormat, special_names
@@ -35,6 +35,7 @@ from agentspec.engine.engine import Engine
 from agentspec.errors import TemplateError
 from agentspec.grammar.matcher import Grammar
 from agentspec.grammar.reply import compile_json, compile_reply, follow_json, follow_reply
+from agentspec.grammar.text import Pattern, compile_pattern, follow_pattern
 from agentspec.grammar.tokenizer import GrammarTokenizer, ReplyTokenizer
 from agentspec.llama import Context, Model, Vocab
 from agentspec.models.pull import ensure
@@ -52,6 +53,8 @@ from agentspec.types import (
 )
 
 __all__ = ["Runtime", "RuntimeSpec", "open_runtime"]
+
+G = TypeVar("G")
 
 _GRAMMARS_KEPT = 64
 
@@ -92,7 +95,10 @@ class RuntimeSpec:
 
 
 class Runtime:
-    """An engine, its target's vocabulary and template, and the grammars compiled for it."""
+    """An engine, its target's vocabulary and template, and the grammars compiled for it.
+
+    template: the error that a chat is answered with where the model has none that works: completions go on
+    """
 
     def __init__(
         self,
@@ -100,8 +106,8 @@ class Runtime:
         name: str,
         engine: Engine,
         vocab: Vocabulary,
-        template: ChatTemplate,
-        wire_format: WireFormat,
+        template: ChatTemplate | TemplateError,
+        wire_format: WireFormat | None,
         n_ctx: int,
         bos_id: int | None = None,
         turn_end_id: int | None = None,
@@ -109,16 +115,28 @@ class Runtime:
         self.name = name
         self.engine = engine
         self.vocab = vocab
-        self.template = template
-        self.format = wire_format
         self.n_ctx = n_ctx
-        self.shown = _control_tokens(vocab, template)
+        self.shown = frozenset() if isinstance(template, TemplateError) else _control_tokens(vocab, template)
+        self._template = template
+        self._format = wire_format
         self._bos_id = bos_id
         self._turn_end_id = turn_end_id
-        self._grammars: OrderedDict[str, Grammar | None] = OrderedDict()
+        self._grammars: OrderedDict[str, object] = OrderedDict()
         self._heads: OrderedDict[str, tuple[int, ...]] = OrderedDict()  # prompts that end in other words
         self._tokenizer: GrammarTokenizer | None = None
         self._lock = threading.Lock()
+
+    @property
+    def template(self) -> ChatTemplate:
+        """How messages become a prompt. Raises TemplateError where the model cannot chat."""
+        if isinstance(self._template, TemplateError):
+            raise TemplateError(self._template.message, hint=self._template.hint) from self._template
+        return self._template
+
+    @property
+    def format(self) -> WireFormat:
+        """How calls are written. Raises TemplateError as `template`."""
+        return self.template.wire_format if self._format is None else self._format
 
     @property
     def add_bos(self) -> bool:
@@ -173,7 +191,7 @@ class Runtime:
 
         Raises SchemaError naming the tool whose schema cannot be enforced.
         """
-        return self._start(
+        return self._start_any(
             ["reply", _shown(tools), repr(choice), parallel, spelling, reasoning.opening, answer],
             lambda tokenizer: compile_reply(
                 tokenizer,
@@ -197,7 +215,7 @@ class Runtime:
         answer: Mapping[str, Json] | None = None,
     ) -> Matcher | None:
         """A matcher that goes along with a reply and only proposes. None, and raises, as `reply_matcher`."""
-        return self._start(
+        return self._start_any(
             ["follow reply", _shown(tools), repr(choice), parallel, reasoning.opening, answer],
             lambda tokenizer: follow_reply(
                 tokenizer,
@@ -213,7 +231,7 @@ class Runtime:
 
     def schema_matcher(
         self, schema: Mapping[str, Json], *, spelling: str, reasoning: Reasoning = NO_THOUGHT
-    ) -> Matcher | None:
+    ) -> Matcher:
         """A matcher for a reply that is one JSON document fitting the schema. Raises SchemaError."""
         return self._start(
             ["schema", schema, spelling, reasoning.opening],
@@ -222,31 +240,57 @@ class Runtime:
             ),
         )
 
-    def schema_follower(
-        self, schema: Mapping[str, Json], *, reasoning: Reasoning = NO_THOUGHT
-    ) -> Matcher | None:
+    def schema_follower(self, schema: Mapping[str, Json], *, reasoning: Reasoning = NO_THOUGHT) -> Matcher:
         """A matcher that goes along with such a reply and only proposes. Raises SchemaError."""
         return self._start(
             ["follow schema", schema, reasoning.opening],
             lambda tokenizer: follow_json(tokenizer, schema, end=self._turn_end_id, reasoning=reasoning),
         )
 
+    def document_matcher(self, schema: Mapping[str, Json], *, spelling: str) -> Matcher:
+        """As `schema_matcher`, for a completion, which has no reasoning and no channels."""
+        return self._start(
+            ["document", schema, spelling],
+            lambda tokenizer: compile_json(tokenizer, schema, spelling=spelling),
+        )
+
+    def pattern_matcher(self, pattern: Pattern, *, spelling: str) -> Matcher:
+        """A matcher for a reply that matches a pattern. Raises ConfigError for one that is not sound."""
+        return self._start(
+            [pattern.kind, pattern.text, spelling],
+            lambda tokenizer: compile_pattern(tokenizer, pattern, spelling=spelling),
+        )
+
+    def pattern_follower(self, pattern: Pattern) -> Matcher:
+        """A matcher that goes along with such a reply and only proposes. Raises ConfigError likewise."""
+        return self._start(
+            ["follow", pattern.kind, pattern.text],
+            lambda tokenizer: follow_pattern(tokenizer, pattern, end=self._turn_end_id),
+        )
+
     def close(self) -> None:
         """Ends the engine and frees both models. Replies under way fail with EngineClosedError."""
         self.engine.close()
 
-    def _start(
+    def _start(self, key: Sequence[Json], compiled: Callable[[GrammarTokenizer], Grammar]) -> Matcher:
+        """A matcher of the grammar that is kept under `key`, or of the one compiled now."""
+        return self._kept(key, compiled).start()
+
+    def _start_any(
         self, key: Sequence[Json], compiled: Callable[[GrammarTokenizer], Grammar | None]
     ) -> Matcher | None:
-        """A matcher of the grammar that is kept under `key`, or of the one compiled now."""
+        """As `_start`; None where there is nothing to match."""
+        grammar = self._kept(key, compiled)
+        return None if grammar is None else grammar.start()
+
+    def _kept(self, key: Sequence[Json], compiled: Callable[[GrammarTokenizer], G]) -> G:
         name = json.dumps(key)
         with self._lock:
             if name not in self._grammars:
                 self._grammars[name] = compiled(self._grammar_tokenizer())
                 while len(self._grammars) > _GRAMMARS_KEPT:
                     self._grammars.popitem(last=False)
-            grammar = self._grammars[name]
-        return None if grammar is None else grammar.start()
+            return cast(G, self._grammars[name])  # a key says which of the methods above it is of
 
     def _grammar_tokenizer(self) -> GrammarTokenizer:
         if self._tokenizer is None:
@@ -263,7 +307,8 @@ def open_runtime(spec: RuntimeSpec) -> Runtime:
     """The runtime of a spec: the one in use, or a new one. Missing catalogue models are pulled.
 
     Raises ModelError (no such file, not a GGUF, a draft that does not fit, ...), ConfigError (an option
-    that does not fit this machine or model) or TemplateError.
+    that does not fit this machine or model). A model whose chat template does not work is opened: only chats
+    with it raise TemplateError.
     """
     with _GUARD:
         loading = _LOADING.setdefault(spec, threading.Lock())
@@ -282,12 +327,9 @@ def _load(spec: RuntimeSpec) -> Runtime:
         target_path = ensure(spec.model)
         draft_path = None if spec.draft is None else ensure(spec.draft)
         target = stack.enter_context(Model.load(target_path, spec.target))
-        source = template_source(target.chat_template, spec.chat_template)
         vocab = target.vocab
-        bos, eos = _spelling(vocab, vocab.bos_id), _spelling(vocab, vocab.eos_id)
-        ends = [_spelling(vocab, token) for token in sorted(vocab.end_ids)]
         wire = formats.by_name(spec.wire_format) if spec.wire_format else None
-        template = ChatTemplate(source, bos=bos, eos=eos, ends=ends, wire_format=wire)
+        template = _chat_template(target, spec.chat_template, wire)
         context = stack.enter_context(
             Context(
                 target,
@@ -322,11 +364,24 @@ def _load(spec: RuntimeSpec) -> Runtime:
         engine=Engine(core, max_waiting=spec.max_waiting, on_close=freeing.close),
         vocab=vocab,
         template=template,
-        wire_format=template.wire_format,
+        wire_format=wire,
         n_ctx=context.n_ctx,
         bos_id=vocab.bos_id if vocab.add_bos else None,
         turn_end_id=vocab.eos_id if vocab.eot_id is None else vocab.eot_id,
     )
+
+
+def _chat_template(
+    target: Model, chosen: str | None, wire: WireFormat | None
+) -> ChatTemplate | TemplateError:
+    vocab = target.vocab
+    bos, eos = _spelling(vocab, vocab.bos_id), _spelling(vocab, vocab.eos_id)
+    ends = [_spelling(vocab, token) for token in sorted(vocab.end_ids)]
+    try:
+        source = template_source(target.chat_template, chosen)
+        return ChatTemplate(source, bos=bos, eos=eos, ends=ends, wire_format=wire)
+    except TemplateError as error:
+        return error
 
 
 def _open_snapshots(spec: RuntimeSpec, stack: contextlib.ExitStack, context: Context) -> Snapshots | None:

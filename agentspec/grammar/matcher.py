@@ -7,7 +7,7 @@ checked and raised here. To advance is not to ask whether a token is legal: llgu
 of text that fits, also those to which its mask gives no probability. Callers advance over tokens that
 `legal` allowed, as the engine's block does; asking again here would cost a mask a token.
 
-Values that would not end are ended (`agentspec.grammar.bounds`).
+Values that would not end are ended (`agentspec.grammar.bounds`), unless the grammar is the user's own.
 
 It must not know schemas, nor how a grammar is written.
 """
@@ -31,7 +31,7 @@ __all__ = ["CompiledGrammar", "Grammar", "GrammarMatcher", "fault_of", "unpacked
 
 _SPECIAL = re.compile(rb"\xff\[(\d+)\]")  # how llguidance writes a special token in forced bytes
 _FEW_BYTES = 1000  # of a mask, 8 tokens each
-_APPENDIX = re.compile(r"\s*<state>|\n *\d+ \| ")
+_APPENDIX = re.compile(r"<(?:state|backtrace)>|\n *\d+ \| ")
 
 
 class Grammar(Protocol):
@@ -45,25 +45,31 @@ class Grammar(Protocol):
 class CompiledGrammar:
     """A Lark grammar, compiled once for a tokenizer.
 
+    end_values: whether values that would not end are ended
+
     Raises GrammarError with llguidance's message when it does not compile.
     """
 
-    def __init__(self, tokenizer: GrammarTokenizer, lark: str) -> None:
+    def __init__(self, tokenizer: GrammarTokenizer, lark: str, *, end_values: bool = True) -> None:
         self.lark = lark
         self._tokenizer = tokenizer
+        self._end_values = end_values
         self._initial = llguidance.LLMatcher(tokenizer.native, lark, log_level=0)
         _check(self._initial)
 
     def start(self) -> GrammarMatcher:
-        return GrammarMatcher(self._tokenizer, self._initial.deep_copy())
+        return GrammarMatcher(self._tokenizer, self._initial.deep_copy(), end_values=self._end_values)
 
 
 class GrammarMatcher:
-    """A Matcher on llguidance."""
+    """A Matcher on llguidance. end_values: as for the grammar"""
 
-    def __init__(self, tokenizer: GrammarTokenizer, native: llguidance.LLMatcher) -> None:
+    def __init__(
+        self, tokenizer: GrammarTokenizer, native: llguidance.LLMatcher, *, end_values: bool = True
+    ) -> None:
         self._tokenizer = tokenizer
         self._native = native
+        self._end_values = end_values
         self._forced: tuple[int, ...] | None = None  # of the present state, once asked for
         self._legal: IdArray | None = None
         self._tail = b""  # the end of the text so far
@@ -74,7 +80,9 @@ class GrammarMatcher:
             if forced:
                 self._legal = np.array(forced[:1], dtype=np.int64)
             else:
-                self._legal = bounded(self._unpack(), self._tail, self._tokenizer)
+                self._legal = self._unpack()
+                if self._end_values:
+                    self._legal = bounded(self._legal, self._tail, self._tokenizer)
         return self._legal
 
     def forced(self) -> tuple[int, ...]:
@@ -181,7 +189,7 @@ def _check(native: llguidance.LLMatcher) -> None:
 
 
 def _reason(native: llguidance.LLMatcher) -> str:
-    """llguidance's error without what it appends: its parser's state, and the grammar or a line of it."""
+    """llguidance's error without what it appends: a state or a stack, and the grammar or a line of it."""
     return _APPENDIX.split(native.get_error(), maxsplit=1)[0].strip()
 
 

@@ -1,30 +1,25 @@
-"""One call: LangChain's messages and keyword arguments to a request, and its stream to messages.
+"""One call of the chat model: LangChain's messages and keyword arguments to a request, its steps to messages.
 
-`_generate`, `_stream` and their async twins differ only in the loop that drives a `Call`. It must not know
-the fields of the chat model, nor load models.
+It must not know the fields of the chat model, nor load models.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk
+from typing_extensions import override
 
 from agentspec.chat.channels import parser_of
 from agentspec.chat.reasoning import Reasoning
 from agentspec.chat.schema import title_of
 from agentspec.chat.validate import document_fault
-from agentspec.engine.request import Request, Step
-from agentspec.errors import QueueFullError
+from agentspec.engine.request import Request, Result, Step
 from agentspec.grammar.enforce import check_enforced, enforceable_document, enforceable_tool
 from agentspec.langchain.convert import recent_texts, to_turns, with_instructions
-from agentspec.langchain.errors import translated
+from agentspec.langchain.driving import Call, digest
 from agentspec.langchain.options import CallOptions
 from agentspec.langchain.reply import ReplyBuilder
 from agentspec.langchain.structured import ResponseFormat
@@ -33,82 +28,54 @@ from agentspec.types import BoundTool, Json, Matcher, ToolChoice
 
 if TYPE_CHECKING:
     from agentspec.engine.runtime import Runtime
-    from agentspec.engine.stream import Stream
 
-__all__ = ["TOOL_ARGUMENTS", "Call", "prepare"]
+__all__ = ["TOOL_ARGUMENTS", "ChatCall", "prepare"]
 
 TOOL_ARGUMENTS = frozenset({"tools", "tool_choice", "strict", "response_format"})
 """Keyword arguments of a call, besides the options."""
 
 
-@dataclass
-class Call:
-    """A call that is ready to be submitted, and its reply as far as it has come."""
+class ChatCall(Call[ChatGenerationChunk]):
+    """A call of the chat model.
 
-    runtime: Runtime
-    request: Request
-    new_reply: Callable[[int], ReplyBuilder]  # takes how many replies were thrown away before
-    max_resamples: int = 0
-    document: Mapping[str, Json] | None = None  # what a reply without calls is to fit
-    reply: ReplyBuilder = field(init=False)
+    new_reply: makes a builder; takes how many replies were thrown away before
+    document:  the schema that a reply without calls is to fit
+    """
 
-    def __post_init__(self) -> None:
-        self._first = self.request.generation
-        self._started = time.perf_counter()
-        self._resampled = 0
-        self.reply = self.new_reply(0)
+    def __init__(
+        self,
+        runtime: Runtime,
+        request: Request,
+        *,
+        new_reply: Callable[[int], ReplyBuilder],
+        max_resamples: int,
+        document: Mapping[str, Json] | None,
+    ) -> None:
+        super().__init__(runtime, request, max_resamples=max_resamples)
+        self._new_reply = new_reply
+        self._document = document
+        self.reply = new_reply(0)
 
-    def submit(self) -> Stream:
-        """Hands the request to the engine. Raises PromptTooLongError, QueueFullError, EngineClosedError."""
-        with translated():
-            return self.runtime.engine.submit(self.request)
+    @override
+    def begin(self, resampled: int) -> None:
+        self.reply = self._new_reply(resampled)
 
+    @override
     def take(self, step: Step) -> list[ChatGenerationChunk]:
-        """The chunks a step completes."""
         if step.logprobs:
             pieces = self.runtime.vocab.pieces()
             self.reply.add_logprobs([pieces[token] for token in step.tokens], step.logprobs)
         return _generations(self.reply.feed(step.data))
 
-    def end(self, stream: Stream) -> list[ChatGenerationChunk]:
-        """The chunks that the end completes, the last one with the metadata."""
-        return _generations(self.reply.finish(stream.result))
+    @override
+    def end(self, result: Result) -> list[ChatGenerationChunk]:
+        return _generations(self.reply.finish(result))
 
-    def again(self, stream: Stream) -> Stream | None:
-        """After `end`: the stream of another reply, where this one is to be thrown away.
-
-        That is rejection sampling (von Neumann, 1951): a reply that fits its schema has the probability it
-        has under the law, given that the reply fits. A reply that was cut is not thrown away, since whether
-        it would have come to fit is not known; nor is the last one that `max_resamples` allows, nor one where
-        the engine takes no other.
-        """
-        if self._resampled >= self.max_resamples or self.request.sampling.temperature == 0.0:
-            return None
-        if stream.result.finish_reason != "stop" or not self._misfits():
-            return None
-        timeout = self._first.timeout
-        if timeout is not None:
-            timeout -= time.perf_counter() - self._started
-            if timeout <= 0.0:
-                return None
-        seed = self._first.seed
-        if seed is not None:
-            seed = _derived(seed, self._resampled + 1)
-        generation = self._first.model_copy(update={"seed": seed, "timeout": timeout})
-        request = replace(self.request, generation=generation)
-        try:
-            another = self.runtime.engine.submit(request)
-        except QueueFullError:
-            return None
-        self.request = request
-        self._resampled += 1
-        self.reply = self.new_reply(self._resampled)
-        return another
-
-    def _misfits(self) -> bool:
-        if self.document is None or self.reply.has_calls:
+    @override
+    def misfits(self) -> bool:
+        if self._document is None or self.reply.has_calls:
             return self.reply.has_invalid
-        return document_fault(self.document, self.reply.text) is not None
+        return document_fault(self._document, self.reply.text) is not None
 
 
 def prepare(
@@ -116,7 +83,7 @@ def prepare(
     messages: Sequence[BaseMessage],
     options: CallOptions,
     arguments: Mapping[str, object],
-) -> Call:
+) -> ChatCall:
     """Builds the request.
 
     arguments: those of TOOL_ARGUMENTS that were given
@@ -167,9 +134,9 @@ def prepare(
         )
 
     enforced = law.startswith("enforce")
-    return Call(
-        runtime=runtime,
-        request=request,
+    return ChatCall(
+        runtime,
+        request,
         new_reply=new_reply,
         max_resamples=options.law.max_resamples if enforced else 0,
         document=wanted.schema if enforced and wanted is not None else None,
@@ -205,6 +172,7 @@ def _law(
             check_enforced(title_of(answer), enforceable_document(answer))
         for tool in tools:
             check_enforced(tool.name, enforceable_tool(tool))
+    matcher: Matcher | None
     if answer is not None and not tools:
         matcher = runtime.schema_matcher(answer, spelling=spelling, reasoning=reasoning)
     else:
@@ -214,18 +182,12 @@ def _law(
     return "off" if matcher is None else f"enforce:{spelling}", matcher
 
 
-def _derived(seed: int, resampled: int) -> int:
-    """The seed of the reply that follows so many that were thrown away."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{resampled}".encode()).digest()[:8])
-
-
 def _tool_set(tools: Sequence[BoundTool], wanted: ResponseFormat | None, options: CallOptions) -> str:
     """Names what the reply may call, and the agent it is for."""
     shown: list[object] = [options.draft.agent, [[tool.name, tool.parameters] for tool in tools]]
     if wanted is not None:
         shown.append(wanted.schema)
-    digest = hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
-    return digest if tools or wanted is not None or options.draft.agent else ""
+    return digest(shown) if tools or wanted is not None or options.draft.agent else ""
 
 
 def _generations(chunks: Iterable[AIMessageChunk]) -> list[ChatGenerationChunk]:

@@ -7,29 +7,31 @@ modules beside it. It must not know prompts, grammars or tokens.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import LanguageModelInput, ModelProfile
+from langchain_core.language_models import BaseChatModel, LanguageModelInput, ModelProfile
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
 from langchain_core.runnables.utils import AnyConfigurableField
 from langchain_core.tools import BaseTool
-from pydantic import model_validator
+from pydantic import Field, SecretStr, model_validator
 from typing_extensions import override
 
 from agentspec import __version__
+from agentspec.config import ToolOptions
 from agentspec.errors import ConfigError
-from agentspec.langchain.call import TOOL_ARGUMENTS, Call, prepare
+from agentspec.langchain.call import TOOL_ARGUMENTS, ChatCall, prepare
 from agentspec.langchain.convert import to_turns
-from agentspec.langchain.errors import translated
-from agentspec.langchain.fields import ConfiguredChatModel
-from agentspec.langchain.options import CALL_OPTIONS, CallOptions, check_names, given, only
-from agentspec.langchain.reply import PROVIDER
+from agentspec.langchain.driving import achunks, afinish, chunks, finish
+from agentspec.langchain.fields import ConfiguredModel
+from agentspec.langchain.metadata import PROVIDER
+from agentspec.langchain.options import CALL_OPTIONS, CallOptions, check_names, given, inherit, only
 from agentspec.langchain.structured import (
     Method,
     ResponseFormat,
@@ -41,7 +43,7 @@ from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, s
 from agentspec.langchain.wrapped import BoundChatModel, ConfigurableChatModel
 
 if TYPE_CHECKING:
-    from agentspec.engine.stream import Stream
+    from agentspec.engine.runtime import RuntimeSpec
 
 __all__ = ["ChatAgentSpec"]
 
@@ -51,7 +53,7 @@ _SETTLED_BY_CORE = frozenset({"stream", "ls_structured_output_format", "structur
 _CALL_ARGUMENTS = CALL_OPTIONS | TOOL_ARGUMENTS | _SETTLED_BY_CORE | {"model"}
 
 
-class ChatAgentSpec(ConfiguredChatModel):
+class ChatAgentSpec(ConfiguredModel, BaseChatModel):
     """A local chat model that calls tools: llama.cpp in this process, validated calls, exact speculation.
 
         model = ChatAgentSpec().bind_tools([get_weather])
@@ -66,6 +68,31 @@ class ChatAgentSpec(ConfiguredChatModel):
     target's own. `response_metadata["agentspec"]` says which law and how fast.
     """
 
+    chat_template: str | None = Field(
+        default=None, description="A Jinja chat template, in place of the model's own."
+    )
+    wire_format: str | None = Field(
+        default=None,
+        description="How the model writes calls, where that cannot be told from its template: a name, or "
+        "'package.module:NAME' for a format of your own (docs/formats.md).",
+    )
+    parallel_tool_calls: bool = inherit(ToolOptions, "parallel_tool_calls")
+    stream_tool_calls: Literal["whole", "incremental"] = inherit(ToolOptions, "stream_tool_calls")
+
+    streaming: bool = Field(default=False, description="Whether `invoke` streams to callbacks.")
+    api_key: SecretStr | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; a local model needs none."
+    )
+    base_url: str | None = Field(
+        default=None,
+        exclude=True,
+        repr=False,  # may hold a password
+        description="Taken for LangChain's sake; there is no server.",
+    )
+    max_retries: int | None = Field(
+        default=None, exclude=True, description="Taken for LangChain's sake; there is no network."
+    )
+
     # -- calls
 
     @override
@@ -77,8 +104,7 @@ class ChatAgentSpec(ConfiguredChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = self._prepare(messages, stop, kwargs)
-        for _ in _chunks(call, sent=False):
-            pass
+        finish([call])
         return _result(call)
 
     @override
@@ -90,9 +116,7 @@ class ChatAgentSpec(ConfiguredChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         call = await asyncio.to_thread(self._prepare, messages, stop, kwargs)
-        async with aclosing(_achunks(call, sent=False)) as chunks:
-            async for _ in chunks:
-                pass
+        await afinish([call])
         return _result(call)
 
     @override
@@ -103,7 +127,8 @@ class ChatAgentSpec(ConfiguredChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        yield from _chunks(self._prepare(messages, stop, kwargs))
+        call = self._prepare(messages, stop, kwargs)
+        yield from chunks(call, call.submit())
 
     @override
     async def _astream(
@@ -115,13 +140,13 @@ class ChatAgentSpec(ConfiguredChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         # loading a model, rendering a prompt and compiling a grammar take seconds the first time
         call = await asyncio.to_thread(self._prepare, messages, stop, kwargs)
-        async with aclosing(_achunks(call)) as chunks:
-            async for chunk in chunks:
+        async with aclosing(achunks(call, call.submit())) as read:
+            async for chunk in read:
                 yield chunk
 
     def _prepare(
         self, messages: list[BaseMessage], stop: Sequence[str] | None, kwargs: Mapping[str, Any]
-    ) -> Call:
+    ) -> ChatCall:
         check_names(kwargs, _CALL_ARGUMENTS)
         values = given(kwargs)
         if stop is not None:
@@ -257,6 +282,21 @@ class ChatAgentSpec(ConfiguredChatModel):
         bound = [tool.bound for tool in bound_tools(cast(Sequence[ToolLike], tools or ()))]
         return len(runtime.tokenize_prompt(runtime.template.render(to_turns(messages), bound)))
 
+    # -- what comes of the fields
+
+    @override
+    def _spec(self, model: str) -> RuntimeSpec:
+        spec = super()._spec(model)
+        return replace(spec, chat_template=self.chat_template, wire_format=self.wire_format)
+
+    @property
+    @override
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {
+            **super()._identifying_params,
+            **self._values(("chat_template", "wire_format", "output_version")),
+        }
+
     # -- what LangChain asks about the model
 
     @property
@@ -305,50 +345,6 @@ class ChatAgentSpec(ConfiguredChatModel):
         return self
 
 
-def _chunks(call: Call, *, sent: bool = True) -> Iterator[ChatGenerationChunk]:
-    """The chunks of a reply.
-
-    sent: whether they go to the user as they come: a reply that has begun cannot be taken back then
-    """
-    stream: Stream | None = call.submit()
-    while stream is not None:
-        begun = False
-        try:
-            with translated():
-                for step in stream:
-                    for chunk in call.take(step):
-                        begun = sent
-                        yield chunk
-            last = call.end(stream)
-            another = None if begun else call.again(stream)
-            if another is None:
-                yield from last
-        finally:
-            stream.close()  # also when the consumer went away, or pressed Ctrl-C
-        stream = another
-
-
-async def _achunks(call: Call, *, sent: bool = True) -> AsyncGenerator[ChatGenerationChunk]:
-    """`_chunks`, on the event loop."""
-    stream: Stream | None = call.submit()
-    while stream is not None:
-        begun = False
-        try:
-            with translated():
-                async for step in stream:
-                    for chunk in call.take(step):
-                        begun = sent
-                        yield chunk
-            last = call.end(stream)
-            another = None if begun else call.again(stream)
-            if another is None:
-                for chunk in last:
-                    yield chunk
-        finally:
-            stream.close()
-        stream = another
-
-
-def _result(call: Call) -> ChatResult:
+def _result(call: ChatCall) -> ChatResult:
     # the message is built directly: merging chunks would lose the reasons of invalid calls
     return ChatResult(generations=[ChatGeneration(message=call.reply.message())])

@@ -1,17 +1,15 @@
-"""The chat model's fields, and the runtime that comes of them.
+"""The fields that every model here has, and the runtime that comes of them.
 
 Defaults and help texts are those of `agentspec.config`; only the types are said again, for type checkers and
-editors. It must not know calls or messages.
+editors. It must not know calls or messages, nor which of LangChain's bases a model has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from langchain_core.language_models import BaseChatModel
-from pydantic import Field, PrivateAttr, SecretStr
-from typing_extensions import override
+from pydantic import BaseModel, Field, PrivateAttr
 
 from agentspec.config import (
     BUILT_IN_SOURCES,
@@ -24,7 +22,6 @@ from agentspec.config import (
     LawOptions,
     RuntimeOptions,
     SamplingOptions,
-    ToolOptions,
 )
 from agentspec.drafts.plugins import DraftPlugin, check_sources
 from agentspec.errors import ConfigError
@@ -42,7 +39,7 @@ from agentspec.langchain.options import (
 if TYPE_CHECKING:
     from agentspec.engine.runtime import Runtime, RuntimeSpec
 
-__all__ = ["ConfiguredChatModel"]
+__all__ = ["ConfiguredModel"]
 
 
 class _Runtimes:
@@ -59,8 +56,11 @@ class _Runtimes:
         return (_Runtimes, ())
 
 
-class ConfiguredChatModel(BaseChatModel):
-    """A chat model that is configured, and loads nothing until it is asked to."""
+class ConfiguredModel(BaseModel):
+    """A model that is configured, and loads nothing until it is asked to.
+
+    To be mixed in before the base of LangChain's that says what kind of model it is.
+    """
 
     model: str = Field(
         default=DEFAULT_MODEL,
@@ -107,14 +107,6 @@ class ConfiguredChatModel(BaseChatModel):
         description="Draft sources of your own, by name: callables, such as classes, that take an "
         "agentspec.drafts.plugins.DraftContext. They are used unless draft_sources says otherwise.",
     )
-    chat_template: str | None = Field(
-        default=None, description="A Jinja chat template, in place of the model's own."
-    )
-    wire_format: str | None = Field(
-        default=None,
-        description="How the model writes calls, where that cannot be told from its template: a name, or "
-        "'package.module:NAME' for a format of your own (docs/formats.md).",
-    )
 
     temperature: float = inherit(SamplingOptions, "temperature")
     logit_bias: Mapping[int, float] = inherit(SamplingOptions, "logit_bias")
@@ -140,22 +132,6 @@ class ConfiguredChatModel(BaseChatModel):
     max_block: int = inherit(DraftOptions, "max_block")
     max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
     verifier: Literal["auto", "block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")
-    parallel_tool_calls: bool = inherit(ToolOptions, "parallel_tool_calls")
-    stream_tool_calls: Literal["whole", "incremental"] = inherit(ToolOptions, "stream_tool_calls")
-
-    streaming: bool = Field(default=False, description="Whether `invoke` streams to callbacks.")
-    api_key: SecretStr | None = Field(
-        default=None, exclude=True, description="Taken for LangChain's sake; a local model needs none."
-    )
-    base_url: str | None = Field(
-        default=None,
-        exclude=True,
-        repr=False,  # may hold a password
-        description="Taken for LangChain's sake; there is no server.",
-    )
-    max_retries: int | None = Field(
-        default=None, exclude=True, description="Taken for LangChain's sake; there is no network."
-    )
 
     _runtimes: _Runtimes = PrivateAttr(default_factory=_Runtimes)
 
@@ -170,6 +146,10 @@ class ConfiguredChatModel(BaseChatModel):
             if plugins := values.get("draft_plugins"):
                 values.setdefault("draft_sources", (*BUILT_IN_SOURCES, *plugins))
             super().__init__(**values)
+
+        # pydantic makes one of its own for a class with private attributes, which would be the only one
+        def model_post_init(self, context: object, /) -> None:
+            super().model_post_init(context)
 
     @classmethod
     def from_runtime(cls, runtime: Runtime, **options: Any) -> Self:
@@ -186,11 +166,10 @@ class ConfiguredChatModel(BaseChatModel):
     # -- what comes of them
 
     @property
-    @override
     def _identifying_params(self) -> Mapping[str, Any]:
-        names = ("model", "draft", "draft_options", "history", "chat_template", "wire_format")
-        options = sorted({"snapshots", "output_version"} | MODEL_OPTIONS | CALL_OPTIONS)
-        return {name: getattr(self, name) for name in (*names, *options)}
+        options = sorted((MODEL_OPTIONS | CALL_OPTIONS) & type(self).model_fields.keys())
+        names = ("model", "draft", "draft_options", "history", "snapshots", *options)
+        return self._values(names)
 
     def _runtime(self, model: str | None = None) -> Runtime:
         """The runtime of `model`, opened on first use."""
@@ -203,7 +182,7 @@ class ConfiguredChatModel(BaseChatModel):
         runtime = runtimes.opened[spec] = open_runtime(spec)  # the one that is open, unless it was closed
         return runtime
 
-    def share_runtimes(self, other: ConfiguredChatModel) -> None:
+    def share_runtimes(self, other: ConfiguredModel) -> None:
         """From now on uses the models that the other has loaded, where its settings ask for the same."""
         self._runtimes = other._runtimes
 
@@ -228,14 +207,12 @@ class ConfiguredChatModel(BaseChatModel):
             max_waiting=self.max_waiting,
             target=parse(RuntimeOptions, values),
             draft_runtime=_draft_runtime(values, self.draft_options),
-            chat_template=self.chat_template,
-            wire_format=self.wire_format,
             history=self.history,
             snapshots=self.snapshots,
             plugins=tuple(sorted(self.draft_plugins.items(), key=lambda plugin: plugin[0])),
         )
 
-    def _values(self, names: frozenset[str]) -> dict[str, object]:
+    def _values(self, names: Iterable[str]) -> dict[str, object]:
         return {name: getattr(self, name) for name in names}
 
 

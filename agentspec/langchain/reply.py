@@ -31,12 +31,11 @@ from langchain_core.messages.tool import ToolCall, ToolCallChunk
 from agentspec.chat.parser import CallDelta, CallEvent, ReasoningDelta, ReplyEvent, ReplyReader, TextDelta
 from agentspec.chat.strictjson import write_json
 from agentspec.engine.request import Result
+from agentspec.langchain.metadata import PROVIDER, logprob_entries, statistics_of, usage_of
 from agentspec.langchain.opened import OpenedCall, tool_call_chunk
-from agentspec.types import InvalidCall, Json, ValidCall
+from agentspec.types import InvalidCall, ValidCall
 
-__all__ = ["PROVIDER", "ReplyBuilder", "raw_of"]
-
-PROVIDER = "agentspec"
+__all__ = ["ReplyBuilder", "raw_of"]
 
 _MARK = "invalid: "
 _REASONING = "reasoning_content"
@@ -98,10 +97,8 @@ class ReplyBuilder:
         return bool(self._invalid)
 
     def add_logprobs(self, pieces: Sequence[bytes], logprobs: Sequence[float]) -> None:
-        """Takes the log-probabilities of tokens, for the metadata: one entry each, in OpenAI's form."""
-        for piece, logprob in zip(pieces, logprobs, strict=True):
-            text = piece.decode(errors="replace")
-            self._logprobs.append({"token": text, "bytes": list(piece), "logprob": logprob})
+        """Takes the log-probabilities of tokens, for the metadata."""
+        self._logprobs += logprob_entries(pieces, logprobs)
 
     def feed(self, data: bytes) -> list[AIMessageChunk]:
         """The chunks that these bytes complete."""
@@ -211,12 +208,7 @@ class ReplyBuilder:
         )
 
     def _usage(self, result: Result) -> UsageMetadata:
-        usage = UsageMetadata(
-            input_tokens=self._prompt_tokens,
-            output_tokens=result.trace.tokens,
-            total_tokens=self._prompt_tokens + result.trace.tokens,
-            input_token_details={"cache_read": result.trace.prefill_reused},
-        )
+        usage = usage_of(result, self._prompt_tokens)
         if self._reasoning:
             # counted anew from the text: the tokens that a reply ends its reasoning with may be text, too
             reasoning = min(self._count_tokens("".join(self._reasoning)), result.trace.tokens)
@@ -225,9 +217,7 @@ class ReplyBuilder:
 
     def _metadata(self, result: Result) -> dict[str, object]:
         reason = result.finish_reason
-        statistics: dict[str, Json] = dict(result.trace.as_json())
-        if self._resampled:
-            statistics["resampled"] = self._resampled
+        statistics = statistics_of(result, self._resampled)
         if self._repeated:
             statistics["repeated_calls"] = self._repeated
         if self._invalid:

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from agentspec.chat.validate import validate_call
 from agentspec.errors import ConfigError
-from agentspec.langchain.reply import PROVIDER
+from agentspec.langchain.metadata import PROVIDER
 from agentspec.langchain.tools import ToolLike, single_tool
 from agentspec.types import BoundTool, InvalidCall, Json
 

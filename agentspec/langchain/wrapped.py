@@ -18,7 +18,7 @@ from langchain_core.tools import BaseTool
 from typing_extensions import override
 
 from agentspec.errors import ConfigError
-from agentspec.langchain.fields import ConfiguredChatModel
+from agentspec.langchain.fields import ConfiguredModel
 from agentspec.langchain.options import CALL_OPTIONS, only
 
 if TYPE_CHECKING:  # LangChain's own, which says more about types and does the same
@@ -86,6 +86,7 @@ class ConfigurableChatModel(_Fields):
         self, config: RunnableConfig | None = None
     ) -> tuple[Runnable[LanguageModelInput, AIMessage], RunnableConfig]:
         made, config = super()._prepare(config)
-        if isinstance(made, ConfiguredChatModel) and isinstance(self.default, ConfiguredChatModel):
-            made.share_runtimes(self.default)
+        model: object = made
+        if isinstance(model, ConfiguredModel):
+            model.share_runtimes(cast(ConfiguredModel, self.default))
         return made, config

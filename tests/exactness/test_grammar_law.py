@@ -23,6 +23,7 @@ from agentspec.engine.request import Request
 from agentspec.grammar import bounds
 from agentspec.grammar.matcher import CompiledGrammar, Grammar
 from agentspec.grammar.repeats import CallsGrammar
+from agentspec.grammar.text import Pattern, compile_pattern
 from agentspec.grammar.thought import THOUGHT, Gate, thought_rules
 from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.grammar.triggered import HeadTrigger, MarkerTrigger, TriggeredGrammar
@@ -60,6 +61,14 @@ def calls() -> Grammar:
     return CallsGrammar(GrammarTokenizer(FEWER), 'start: ("a" | "b") ("c" ("a" | "b"))*', "c")
 
 
+def regex(text: str, spelling: str) -> Grammar:
+    return compile_pattern(GrammarTokenizer(LETTERS), Pattern("regex", text), spelling=spelling)
+
+
+def lark(text: str, spelling: str) -> Grammar:
+    return compile_pattern(GrammarTokenizer(LETTERS), Pattern("lark", text), spelling=spelling)
+
+
 def thought(opening: Opening) -> Grammar:
     """Reasoning from `c` to `b`, then `aba`."""
     reasoning = Reasoning(Marks("c", "b"), opening)
@@ -82,6 +91,10 @@ CASES: dict[str, tuple[Callable[[], Grammar], TableVocab, int]] = {
     "optional, any spelling": (lambda: compiled(ANY + 'start: "ab" ("a" "b")*'), LETTERS, 4),
     "enum": (lambda: compiled('start: "ab" ("abc" | "abab" | "a")'), LETTERS, 4),
     "enum, any spelling": (lambda: compiled(ANY + 'start: "ab" ("abc" | "abab" | "a")'), LETTERS, 4),
+    "regex": (lambda: regex("aba(ba|c)?b*", "canonical"), LETTERS, 4),
+    "regex, any spelling": (lambda: regex("aba(ba|c)?b*", "any"), LETTERS, 4),
+    "lark": (lambda: lark('start: x ("c" x)*\nx: "ab" | /ba+/', "canonical"), LETTERS, 4),
+    "lark, any spelling": (lambda: lark('start: x ("c" x)*\nx: "ab" | /ba+/', "any"), LETTERS, 4),
     "marker": (lambda: marked('start: "aba" ("c" | "bb")'), FEWER, 3),
     "marker, any spelling": (lambda: marked(ANY + 'start: "aba" ("c" | "bb")'), FEWER, 3),
     "bare head": (bare, OBJECTS, 3),

@@ -290,6 +290,13 @@ def test_a_cache_is_asked_by_what_the_tools_are() -> None:
     assert model.bind_tools([add], tool_choice="none").invoke("q").text == "y"
 
 
+def test_a_cache_tells_models_with_other_stop_strings_apart() -> None:
+    cache = InMemoryCache()
+    assert fake_model("x", cache=cache).invoke("q").text == "x"
+    assert fake_model("y", cache=cache, stop=["a"]).invoke("q").text == "y"
+    assert fake_model(cache=cache, stop=["a"]).invoke("q").text == "y"
+
+
 # -- streams that are not read to the end
 
 
@@ -386,7 +393,7 @@ def test_tracing_parameters() -> None:
     assert params["ls_stop"] == ["a"]
     assert model._get_ls_params(model="m")["ls_model_name"] == "m"
     assert model.metadata is not None
-    assert "langchain-agentspec" in model.metadata["lc_versions"]
+    assert {"langchain-core", "langchain-agentspec"} <= model.metadata["lc_versions"].keys()
 
 
 def test_profile() -> None:

@@ -142,7 +142,7 @@ def test_what_only_pydantic_refuses_is_sampled_again_too() -> None:
 def test_the_time_limit_holds_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0.0, 4.0)
     watch = SimpleNamespace(perf_counter=lambda: next(clock))
-    monkeypatch.setattr("agentspec.langchain.call.time", watch)
+    monkeypatch.setattr("agentspec.langchain.driving.time", watch)
     model = enforcing(TWICE, TWICE, TWICE, TWICE, timeout=10.0)
     assert model.bind_tools([TAGS]).invoke("x").invalid_tool_calls
     timeouts = [request.generation.timeout for request in runtime_of(model).engine.requests]
