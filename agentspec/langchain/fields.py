@@ -6,6 +6,7 @@ editors. It must not know calls or messages, nor which of LangChain's bases a mo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -63,8 +64,9 @@ class ConfiguredModel(BaseModel):
     """
 
     model: str = Field(
-        default=DEFAULT_MODEL,
-        description="The target: a catalogue name, a path to a GGUF, or 'hf:owner/repo/file.gguf'.",
+        default_factory=lambda: os.environ.get("AGENTSPEC_MODEL") or DEFAULT_MODEL,
+        description="The target: a catalogue name, a path to a GGUF, or 'hf:owner/repo/file.gguf'. The "
+        "environment's AGENTSPEC_MODEL, where it is set.",
     )
     draft: str | None = Field(
         default="auto",
