@@ -290,6 +290,7 @@ class Runtime:
                 self._grammars[name] = compiled(self._grammar_tokenizer())
                 while len(self._grammars) > _GRAMMARS_KEPT:
                     self._grammars.popitem(last=False)
+            self._grammars.move_to_end(name)
             return cast(G, self._grammars[name])  # a key says which of the methods above it is of
 
     def _grammar_tokenizer(self) -> GrammarTokenizer:
