@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agentspec.langchain.chat_model import ChatAgentSpec as ChatAgentSpec
+    from agentspec.langchain.llm import AgentSpecLLM as AgentSpecLLM
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AgentSpecLLM": "agentspec.langchain.llm",
     "ChatAgentSpec": "agentspec.langchain.chat_model",
 }
 
-__all__ = ["ChatAgentSpec", "__version__"]
+__all__ = ["AgentSpecLLM", "ChatAgentSpec", "__version__"]
 
 
 def __getattr__(name: str) -> object:

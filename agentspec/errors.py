@@ -14,6 +14,7 @@
     ├── GrammarError             the grammar engine refused a grammar or a token
     ├── TemplateError            the model's chat template refused the conversation
     ├── ContextLengthError       the prompt does not fit the context
+    ├── ReplyError               a text that was to fit a schema or a pattern was cut, or does not fit
     └── EngineError
         ├── DecodeError          llama.cpp refused a batch
         ├── CacheError           llama.cpp refused to remove tokens from a KV cache
@@ -44,6 +45,7 @@ __all__ = [
     "ModelFormatError",
     "ModelNotFoundError",
     "QueueFullError",
+    "ReplyError",
     "SchemaError",
     "TemplateError",
     "UnsupportedModelError",
@@ -133,6 +135,18 @@ class ContextLengthError(AgentSpecError, ValueError):
         super().__init__(message, hint=hint)
         self.prompt_tokens = prompt_tokens
         self.n_ctx = n_ctx
+
+
+class ReplyError(AgentSpecError, ValueError):
+    """A text that was to fit a schema, a regular expression or a grammar was cut, or does not fit.
+
+    `text` is what the model wrote; `finish_reason` says how it ended.
+    """
+
+    def __init__(self, message: str, *, text: str, finish_reason: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.text = text
+        self.finish_reason = finish_reason
 
 
 class EngineError(AgentSpecError, RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from agentspec.chat.formats import HERMES
@@ -12,7 +13,11 @@ from agentspec.chat.template import BUILTIN_TEMPLATES, ChatTemplate
 from agentspec.engine.request import Request, Result, Step
 from agentspec.engine.stream import Channel, Stream
 from agentspec.errors import AgentSpecError, ContextLengthError
+from agentspec.grammar.text import Pattern, compile_pattern, follow_pattern
+from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.langchain.chat_model import ChatAgentSpec
+from agentspec.langchain.fields import ConfiguredModel
+from agentspec.langchain.llm import AgentSpecLLM
 from agentspec.trace import Trace
 from agentspec.types import BoundTool, FinishReason, Json, Matcher, ToolChoice, Turn
 
@@ -50,8 +55,16 @@ class Bytes:
     def tokenize(self, text: bytes, *, special: bool) -> list[int]:  # noqa: ARG002 - it has no special ones
         return list(text)
 
+    def is_special(self, token: int) -> bool:
+        return token in self.end_ids
+
     def special_id(self, spelling: str) -> int | None:  # noqa: ARG002
         return None
+
+
+@cache
+def _bytes_of_grammars() -> GrammarTokenizer:
+    return GrammarTokenizer(Bytes())
 
 
 @dataclass
@@ -149,6 +162,24 @@ class FakeRuntime:
         self.schemas.append(schema)
         return self.matcher
 
+    def document_matcher(
+        self,
+        schema: Mapping[str, Json],
+        *,
+        spelling: str,  # noqa: ARG002
+    ) -> Matcher | None:
+        self.schemas.append(schema)
+        return self.matcher
+
+    def pattern_matcher(self, pattern: Pattern, *, spelling: str) -> Matcher:
+        return compile_pattern(_bytes_of_grammars(), pattern, spelling=spelling).start()
+
+    def pattern_follower(self, pattern: Pattern) -> Matcher:
+        return follow_pattern(_bytes_of_grammars(), pattern, end=256).start()
+
+    def tokenize_reply(self, data: bytes) -> list[int]:
+        return list(data)
+
     @property
     def prompt(self) -> str:
         """The last prompt."""
@@ -166,6 +197,11 @@ def fake_model(
     return ChatAgentSpec.from_runtime(cast("Runtime", runtime), **options)
 
 
-def runtime_of(model: ChatAgentSpec) -> FakeRuntime:
+def fake_llm(*replies: Reply | str | None, n_ctx: int = 100_000, **options: object) -> AgentSpecLLM:
+    """A completion model that gives these replies, one a prompt."""
+    return AgentSpecLLM.from_runtime(cast("Runtime", FakeRuntime(*replies, n_ctx=n_ctx)), **options)
+
+
+def runtime_of(model: ConfiguredModel) -> FakeRuntime:
     """The fake behind a model."""
     return cast(FakeRuntime, model._runtimes.given)

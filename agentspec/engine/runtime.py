@@ -150,6 +150,12 @@ class Runtime:
             tokens.insert(0, self._bos_id)
         return tuple(tokens)
 
+    def tokenize_reply(self, data: bytes) -> list[int]:
+        """Token ids of text as it is within a reply, without special tokens."""
+        with self._lock:
+            tokenizer = self._grammar_tokenizer()
+        return tokenizer.tokenize(data)
+
     def stable_prefix(self, turns: Sequence[Turn], tools: Sequence[BoundTool], prompt: Sequence[int]) -> int:
         """How many of a prompt's first tokens other conversations with the same instructions and tools begin
         with too; 0 where it has neither.
@@ -290,6 +296,7 @@ class Runtime:
                 self._grammars[name] = compiled(self._grammar_tokenizer())
                 while len(self._grammars) > _GRAMMARS_KEPT:
                     self._grammars.popitem(last=False)
+            self._grammars.move_to_end(name)
             return cast(G, self._grammars[name])  # a key says which of the methods above it is of
 
     def _grammar_tokenizer(self) -> GrammarTokenizer:

@@ -1,1 +1,4 @@
-"""The LangChain chat model. The only package that imports `langchain_core`; it knows no C call."""
+"""The LangChain models, for chats and for completions.
+
+The only package that imports `langchain_core`; it knows no C call.
+"""

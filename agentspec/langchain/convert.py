@@ -26,9 +26,9 @@ from agentspec.errors import ConfigError
 from agentspec.langchain.reply import raw_of
 from agentspec.types import AssistantTurn, Json, SystemTurn, ToolTurn, Turn, UserTurn
 
-__all__ = ["from_openai", "recent_texts", "to_turns", "with_instructions"]
+__all__ = ["RECENT_CHARACTERS", "from_openai", "recent_texts", "to_turns", "with_instructions"]
 
-_RECENT_CHARACTERS = 20_000
+RECENT_CHARACTERS = 20_000
 _RECENT_TEXTS = 8
 """How much of a conversation drafts look for values in."""
 
@@ -177,7 +177,7 @@ def _encodable(text: str) -> str:
 def recent_texts(turns: Sequence[Turn]) -> tuple[str, ...]:
     """What the user and the tools said last, the latest first: where the values of a call come from."""
     texts: list[str] = []
-    room = _RECENT_CHARACTERS
+    room = RECENT_CHARACTERS
     for turn in reversed(turns):
         if isinstance(turn, (UserTurn, ToolTurn)) and turn.text and room > 0:
             texts.append(turn.text[:room])

@@ -1,7 +1,7 @@
 """Errors that are LangChain's and agentspec's at once, so that code written for either catches them.
 
-LangChain catches `ContextOverflowError` and `ModelTimeoutError`; agentspec's own callers
-catch `AgentSpecError`. It must not know what raises them.
+LangChain's own code catches `ContextOverflowError`, `ModelTimeoutError` and `OutputParserException`;
+agentspec's own callers catch `AgentSpecError`. It must not know what raises them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from langchain_core.exceptions import ContextOverflowError, ModelTimeoutError
+from langchain_core.exceptions import ContextOverflowError, ModelTimeoutError, OutputParserException
 
-from agentspec.errors import ContextLengthError, DeadlineExceededError
+from agentspec.errors import ContextLengthError, DeadlineExceededError, ReplyError
 
-__all__ = ["PromptTooLongError", "ReplyTimeoutError", "translated"]
+__all__ = ["PromptTooLongError", "ReplyTimeoutError", "UnfitReplyError", "translated"]
 
 
 class PromptTooLongError(ContextLengthError, ContextOverflowError):
@@ -23,6 +23,14 @@ class PromptTooLongError(ContextLengthError, ContextOverflowError):
 
 class ReplyTimeoutError(DeadlineExceededError, ModelTimeoutError):
     """The reply was not done within `timeout` seconds, and was cancelled."""
+
+
+class UnfitReplyError(ReplyError, OutputParserException):
+    """The reply was cut, or does not fit what it was held to. LangChain's retrying parsers catch it."""
+
+    def __init__(self, message: str, *, text: str, finish_reason: str, hint: str = "") -> None:
+        super().__init__(message, text=text, finish_reason=finish_reason, hint=hint)
+        self.llm_output = text
 
 
 @contextmanager

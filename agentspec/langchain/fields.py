@@ -144,7 +144,7 @@ class ConfiguredModel(BaseModel):
         def __init__(self, **values: object) -> None:
             values = given(values)
             check_names(values, type(self).model_fields)
-            _check_options(values)
+            type(self)._check_values(values)
             if plugins := values.get("draft_plugins"):
                 values.setdefault("draft_sources", (*BUILT_IN_SOURCES, *plugins))
             super().__init__(**values)
@@ -156,7 +156,7 @@ class ConfiguredModel(BaseModel):
     @classmethod
     def from_runtime(cls, runtime: Runtime, **options: Any) -> Self:
         """A model on a runtime that is already open, whatever its `model` and runtime options say."""
-        made = cls(**{"model": runtime.name, **options})
+        made = cls(**{**options, "model": runtime.name})
         made._runtimes.given = runtime
         return made
 
@@ -164,6 +164,20 @@ class ConfiguredModel(BaseModel):
     def model_name(self) -> str:
         """`model`, under the name other chat models give it."""
         return self.model
+
+    @classmethod
+    def _check_values(cls, values: Mapping[str, Any]) -> None:
+        """Raises ConfigError naming the option whose value cannot be used."""
+        plugins = values.get("draft_plugins", {})
+        if not isinstance(plugins, Mapping) or not all(map(callable, plugins.values())):
+            raise ConfigError(
+                f"draft_plugins is {plugins!r}",
+                hint="give a dict of callables by name, such as {'mine': MyDraft}",
+            )
+        check_sources(CallOptions.parse(only(values, CALL_OPTIONS)).draft.sources, plugins)
+        parse(ContextOptions, values)
+        parse(RuntimeOptions, values)
+        _draft_runtime(values, values.get("draft_options", {}))
 
     # -- what comes of them
 
@@ -216,20 +230,6 @@ class ConfiguredModel(BaseModel):
 
     def _values(self, names: Iterable[str]) -> dict[str, object]:
         return {name: getattr(self, name) for name in names}
-
-
-def _check_options(values: Mapping[str, Any]) -> None:
-    """Raises ConfigError naming the option whose value cannot be used."""
-    plugins = values.get("draft_plugins", {})
-    if not isinstance(plugins, Mapping) or not all(map(callable, plugins.values())):
-        raise ConfigError(
-            f"draft_plugins is {plugins!r}",
-            hint="give a dict of callables by name, such as {'mine': MyDraft}",
-        )
-    check_sources(CallOptions.parse(only(values, CALL_OPTIONS)).draft.sources, plugins)
-    parse(ContextOptions, values)
-    parse(RuntimeOptions, values)
-    _draft_runtime(values, values.get("draft_options", {}))
 
 
 def _draft_runtime(values: Mapping[str, object], own: Mapping[str, object]) -> RuntimeOptions:

@@ -25,7 +25,17 @@ from agentspec.config import (
 )
 from agentspec.errors import ConfigError
 
-__all__ = ["CALL_OPTIONS", "MODEL_OPTIONS", "CallOptions", "check_names", "given", "inherit", "only", "parse"]
+__all__ = [
+    "CALL_OPTIONS",
+    "COMPLETION_OPTIONS",
+    "MODEL_OPTIONS",
+    "CallOptions",
+    "check_names",
+    "given",
+    "inherit",
+    "only",
+    "parse",
+]
 
 _O = TypeVar("_O", bound=Options)
 
@@ -54,6 +64,9 @@ CALL_OPTIONS = frozenset(
     for name in flat_names(options)
 )
 """What each call may settle anew."""
+
+COMPLETION_OPTIONS = CALL_OPTIONS - flat_names(ToolOptions).keys()
+"""Those of a call that has no tools."""
 
 
 def parse(options: type[_O], values: Mapping[str, object]) -> _O:

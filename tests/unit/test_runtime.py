@@ -11,7 +11,9 @@ from agentspec.chat.template import ChatTemplate
 from agentspec.engine.engine import Engine
 from agentspec.engine.runtime import Runtime, _chat_template
 from agentspec.errors import ConfigError, TemplateError
-from agentspec.grammar.text import Pattern, matches
+from agentspec.grammar.matcher import CompiledGrammar
+from agentspec.grammar.text import Pattern, compile_pattern, matches
+from agentspec.grammar.tokenizer import GrammarTokenizer
 from agentspec.llama import Model
 from tests.unit.grammars import small_tokenizer, spell
 
@@ -49,6 +51,21 @@ def test_a_template_that_is_missing_or_broken_is_no_reason_not_to_open_a_model(s
     assert made(chosen).format is chosen.wire_format
     with pytest.raises(ConfigError, match="neither a built-in name"):
         _chat_template(model, "chatnl", None)
+
+
+def test_the_grammars_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentspec.engine.runtime._GRAMMARS_KEPT", 2)
+    compiled: list[str] = []
+
+    def counted(tokenizer: GrammarTokenizer, pattern: Pattern, *, spelling: str) -> CompiledGrammar:
+        compiled.append(pattern.text)
+        return compile_pattern(tokenizer, pattern, spelling=spelling)
+
+    monkeypatch.setattr("agentspec.engine.runtime.compile_pattern", counted)
+    runtime = made()
+    for text in ("a", "b", "a", "c", "a", "d", "a"):
+        runtime.pattern_matcher(Pattern("regex", text), spelling="any")
+    assert compiled == ["a", "b", "c", "d"]
 
 
 def test_patterns_are_kept_apart_by_kind_text_and_spelling(monkeypatch: pytest.MonkeyPatch) -> None:
