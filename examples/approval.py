@@ -18,6 +18,7 @@ from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from typing_extensions import TypedDict
 
 from agentspec import ChatAgentSpec
 
@@ -35,26 +36,31 @@ def refund(order: str, euros: int) -> str:
     return f"refunded {euros} euros for {order}"
 
 
-def try_decisions(model: BaseChatModel) -> Iterator[tuple[dict[str, Any], list[AnyMessage]]]:
-    """For each decision the call that it was about, and what the agent then did and said."""
+class Report(TypedDict):
+    """Report what became of it, once the refund was decided on."""
+
+    text: str
+
+
+def try_decisions(model: BaseChatModel) -> Iterator[tuple[dict[str, Any], AnyMessage, Report]]:
+    """For each decision the call that it was about, what the tool answered, and what the agent reports."""
     reviewed = HumanInTheLoopMiddleware({"refund": True})
-    agent = create_agent(model, [refund], middleware=[reviewed], checkpointer=InMemorySaver())
+    agent = create_agent(
+        model, [refund], response_format=Report, middleware=[reviewed], checkpointer=InMemorySaver()
+    )
     for number, decision in enumerate(DECISIONS):
         thread: RunnableConfig = {"configurable": {"thread_id": str(number)}}
         stopped = agent.invoke({"messages": [HumanMessage(QUESTION)]}, thread)
         (asked,) = stopped["__interrupt__"][0].value["action_requests"]
         resumed = agent.invoke(Command(resume={"decisions": [decision]}), thread)
-        yield asked, resumed["messages"][len(stopped["messages"]) :]
+        yield asked, resumed["messages"][len(stopped["messages"])], resumed["structured_response"]
 
 
 def main() -> None:
     """Prints what each decision leads to."""
-    for decision, (asked, messages) in zip(
-        DECISIONS, try_decisions(ChatAgentSpec(max_tokens=40)), strict=True
-    ):
+    for decision, (asked, result, report) in zip(DECISIONS, try_decisions(ChatAgentSpec()), strict=True):
         print(f"{decision['type']} {asked['name']}({asked['args']})")
-        for message in messages:
-            print(f"  {message.type}: {message.text}")
+        print(f"  {result.text}\n  {report['text']}")
 
 
 if __name__ == "__main__":

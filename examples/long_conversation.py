@@ -19,24 +19,25 @@ from langchain_core.messages import AnyMessage, HumanMessage
 
 from agentspec import ChatAgentSpec
 
-N_CTX = 256
+N_CTX = 192
 TURNS = [
-    "I am Ingrid Dahl, and my order is A-1042: a trail lamp. Name one more thing to take on a hike.",
-    "And one thing that can stay at home?",
-    "The lamp arrived broken. Write one sentence to the shop that names my order.",
+    "I am Ingrid Dahl, and my order is A-1042: a trail lamp. It is for a hike from hut to hut in Norway, in "
+    "September. Name one more thing to take along.",
+    "Thank you, I have that already, and I would rather carry less than more. Name one thing to leave here.",
+    "The lamp arrived broken. Write one sentence to the shop that names me and my order.",
 ]
 
 
 def small_model() -> ChatAgentSpec:
     """The default model, with room for little."""
-    return ChatAgentSpec(n_ctx=N_CTX, n_parallel=1, max_tokens=40, draft=None)
+    return ChatAgentSpec(n_ctx=N_CTX, n_parallel=1, max_tokens=48, draft=None)
 
 
 def converse(model: ChatAgentSpec) -> Iterator[tuple[AnyMessage, list[AnyMessage]]]:
     """Each answer, and what is kept of the conversation then."""
     summarize = SummarizationMiddleware(
         model,
-        trigger=("tokens", N_CTX // 2),
+        trigger=("tokens", N_CTX * 2 // 3),
         keep=("messages", 1),
         token_counter=cast(TokenCounter, model.get_num_tokens_from_messages),
         summary_prompt="Sum this up in one short sentence, with each name and number:\n{messages}",

@@ -9,7 +9,7 @@ them in this process; the savers for SQLite and Postgres are used the same way a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
-from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from agentspec import ChatAgentSpec
 
@@ -30,10 +30,10 @@ def find_order(customer: str) -> str:
     return "order A-1042 leaves on 2026-03-12" if customer == "Ingrid Dahl" else f"{customer} has no order"
 
 
-class Answer(BaseModel):
+class Answer(TypedDict):
     """Answer the customer."""
 
-    text: str = Field(description="in a few words")
+    text: Annotated[str, "in a few words"]
 
 
 def build_agent(
@@ -66,7 +66,7 @@ def main() -> None:
     model, saver = ChatAgentSpec(), InMemorySaver()
     print("stopped before", start(model, saver)[-1])
     for answer in resume(model, saver):
-        print("resumed:", answer.text)
+        print("resumed:", answer["text"])
 
 
 if __name__ == "__main__":

@@ -21,11 +21,12 @@ from agentspec import ChatAgentSpec
 
 QUESTION = "I travel from Oslo to Bergen tomorrow. What do I have to know?"
 
-NOTES = {
-    "weather": "You report the weather. Tomorrow in Bergen: 14 degrees, showers from noon on.",
-    "trains": "You report trains. Tomorrow from Oslo to Bergen: at 08:05, arriving at 14:40.",
-    "hotels": "You report hotels. In Bergen: a room is free at Hotel Bryggen, 95 euros.",
+TEAM = {
+    "weather": ("Bergen, tomorrow: 14 degrees, showers from noon on.", "What will the weather be in Bergen?"),
+    "trains": ("Oslo to Bergen, tomorrow: leaves 08:05, arrives 14:40.", "When does the train leave?"),
+    "hotels": ("Bergen, tomorrow: Hotel Bryggen has a room for 95 euros.", "What does a hotel room cost?"),
 }
+"""Who is in it: what each knows, and what it is asked."""
 
 
 class State(TypedDict):
@@ -36,13 +37,12 @@ class State(TypedDict):
     answer: str
 
 
-def worker(model: BaseChatModel, notes: str) -> Runnable[State, dict[str, Any]]:
+def worker(model: BaseChatModel, knows: str, task: str) -> Runnable[State, dict[str, Any]]:
     """A node: an agent of its own, which may have tools of its own."""
-    agent = create_agent(model, [], system_prompt=f"{notes} Report it in one short sentence.")
+    agent = create_agent(model, [], system_prompt=f"{knows} Answer in one short sentence.")
 
-    def work(state: State) -> dict[str, Any]:
-        messages = agent.invoke({"messages": [HumanMessage(state["question"])]})["messages"]
-        return {"findings": [messages[-1].text]}
+    def work(_: State) -> dict[str, Any]:
+        return {"findings": [agent.invoke({"messages": [HumanMessage(task)]})["messages"][-1].text]}
 
     return RunnableLambda(work)
 
@@ -52,15 +52,15 @@ def ask(model: BaseChatModel) -> dict[str, Any]:
 
     def gather(state: State) -> dict[str, Any]:
         found = "\n".join(state["findings"])
-        prompt = f"{state['question']} Sum up these reports in two short sentences:\n{found}"
+        prompt = f"{state['question']}\n{found}\nSum this up in one sentence, with every number."
         return {"answer": model.invoke(prompt).text}
 
     graph = StateGraph(State)
     graph.add_node("gather", gather)
-    for name, notes in NOTES.items():
-        graph.add_node(name, worker(model, notes))
+    for name, (knows, task) in TEAM.items():
+        graph.add_node(name, worker(model, knows, task))
         graph.add_edge(START, name)
-    graph.add_edge(list(NOTES), "gather")
+    graph.add_edge(list(TEAM), "gather")
     return graph.compile().invoke({"question": QUESTION, "findings": [], "answer": ""})
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
+
+from agentspec.engine.core import Core
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,3 +16,17 @@ def _no_snapshots() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentspec.engine.runtime._open_snapshots", lambda *_: None)
         yield
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many replies took part in each pass of the target, from now on."""
+    seen: list[int] = []
+    decode = Core._decode
+
+    def counted(core: Core, entries: Sequence[Any]) -> Any:
+        seen.append(len(entries))
+        return decode(core, entries)
+
+    monkeypatch.setattr(Core, "_decode", counted)
+    return seen

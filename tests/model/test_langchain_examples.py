@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 
 from agentspec import ChatAgentSpec
 from agentspec.engine.cost import Costs
-from examples import agent, structured_output
+from agentspec.errors import ConfigError
+from agentspec.langchain.errors import PromptTooLongError
+from examples import agent, approval, long_conversation, resume, structured_agent, structured_output, team
 
 pytestmark = pytest.mark.model
 
@@ -57,3 +61,59 @@ def test_own_draft(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     arguments, sources = map(ast.literal_eval, capsys.readouterr().out.splitlines()[-2:])
     assert arguments == {"city": "Canberra", "country": "Australia"}
     assert sources["countries"]["accepted"] == sources["countries"]["proposed"] > 0
+
+
+def test_structured_agent(model: ChatAgentSpec) -> None:
+    answer = structured_agent.ask(model, ToolStrategy(structured_agent.Answer))
+    assert (answer.order, answer.leaves) == ("A-1042", "2026-03-12")
+
+
+@pytest.mark.xfail(raises=ConfigError, strict=False, reason="tools beside a response_format")
+def test_structured_agent_by_a_document(model: ChatAgentSpec) -> None:
+    answer = structured_agent.ask(model, ProviderStrategy(structured_agent.Answer))
+    assert (answer.order, answer.leaves) == ("A-1042", "2026-03-12")
+
+
+@pytest.mark.usefixtures("target_model")
+def test_long_conversation() -> None:
+    small = long_conversation.small_model()
+    try:
+        answers, kept = zip(*long_conversation.converse(small), strict=True)
+        lengths = [len(messages) for messages in kept]
+        assert lengths[-1] <= lengths[-2]  # a summary took the place of what was said
+        assert "A-1042" in kept[-1][0].text
+        assert "A-1042" in answers[-1].text
+        spoken = [HumanMessage(turn) for turn in long_conversation.TURNS]
+        said = [message for pair in zip(spoken, answers, strict=True) for message in pair]
+        with pytest.raises(PromptTooLongError):
+            small.invoke([*said, HumanMessage("Thank you.")])
+    finally:
+        small.close()
+
+
+def test_resume(model: ChatAgentSpec) -> None:
+    saver = InMemorySaver()
+    *_, last = resume.start(model, saver)
+    assert isinstance(last, AIMessage)
+    assert [call["name"] for call in last.tool_calls] == ["find_order"]
+    first, second = resume.resume(model, saver)
+    assert "2026-03-12" in first["text"]
+    assert "Ingrid Dahl" in second["text"]
+
+
+def test_approval(model: ChatAgentSpec) -> None:
+    asked, results, reports = zip(*approval.try_decisions(model), strict=True)
+    assert [(one["name"], one["args"]) for one in asked] == [("refund", {"order": "A-1042", "euros": 40})] * 3
+    for result, part in zip(
+        results, ("refunded 40 euros", "refunded 25 euros", "never paid for"), strict=True
+    ):
+        assert part in result.text
+    assert all(report["text"] for report in reports)
+
+
+def test_team(model: ChatAgentSpec, widths: list[int]) -> None:
+    state = team.ask(model)
+    assert max(widths) == len(team.TEAM)  # replies shared passes
+    for fact in ("14", "08:05", "95"):
+        assert fact in " ".join(state["findings"])
+    assert state["answer"]

@@ -6,9 +6,9 @@ import asyncio
 import functools
 import itertools
 import operator
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import pytest
 from langchain_core.exceptions import ContextOverflowError
@@ -16,7 +16,6 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk
 
 from agentspec import ChatAgentSpec
-from agentspec.engine.core import Core
 from agentspec.errors import ContextLengthError, ModelNotFoundError
 
 pytestmark = pytest.mark.model
@@ -130,20 +129,6 @@ def test_a_missing_file_is_named() -> None:
 
 
 # -- several replies at once
-
-
-@pytest.fixture
-def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many replies took part in each pass of the target, from now on."""
-    seen: list[int] = []
-    decode = Core._decode
-
-    def counted(core: Core, entries: Sequence[Any]) -> Any:
-        seen.append(len(entries))
-        return decode(core, entries)
-
-    monkeypatch.setattr(Core, "_decode", counted)
-    return seen
 
 
 def test_a_batch_shares_passes_up_to_its_limit(model: ChatAgentSpec, widths: list[int]) -> None:
