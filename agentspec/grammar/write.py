@@ -84,8 +84,8 @@ class ReplyWriter:
     def required(self, reasoning: Reasoning) -> str:
         """A reply that has to call or to be the answer, from its first token on.
 
-        Where it may call several times, it may do so in any form that the parser reads: small models that
-        are held to an envelope they were hardly taught leave it after one call.
+        Where it may call several times, or be the answer, it may call in any form that the parser reads: small
+        models that are held to an envelope they were hardly taught leave it after one call, or call nothing.
         """
         wire = self._wire
         if wire.channels is not None:
@@ -93,7 +93,7 @@ class ReplyWriter:
         thought = thought_rules(self._tokenizer.vocab, reasoning)
         forms = [self._envelope(strip=bool(thought))]
         rules = list(thought)
-        if self._parallel and wire.bare_objects and not wire.after_name:
+        if (self._parallel or self._answer is not None) and wire.bare_objects and not wire.after_name:
             forms.append(f"OPEN {self._blocks}")
             rules += [r"OPEN: /```(json)?\n/", *self._fences()]
             if wire.opening or wire.begin:

@@ -14,7 +14,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from agentspec import ChatAgentSpec
 from agentspec.engine.cost import Costs
-from agentspec.errors import ConfigError
 from agentspec.langchain.errors import PromptTooLongError
 from examples import agent, approval, long_conversation, resume, structured_agent, structured_output, team
 
@@ -68,7 +67,6 @@ def test_structured_agent(model: ChatAgentSpec) -> None:
     assert (answer.order, answer.leaves) == ("A-1042", "2026-03-12")
 
 
-@pytest.mark.xfail(raises=ConfigError, strict=False, reason="tools beside a response_format")
 def test_structured_agent_by_a_document(model: ChatAgentSpec) -> None:
     answer = structured_agent.ask(model, ProviderStrategy(structured_agent.Answer))
     assert (answer.order, answer.leaves) == ("A-1042", "2026-03-12")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentspec.errors import ConfigError
 from examples import approval, long_conversation, resume, structured_agent, team
 from tests.langchain_fakes import call_text, fake_model, runtime_of
 
@@ -22,7 +20,6 @@ def test_structured_agent_by_a_tool() -> None:
     assert "order A-1042 leaves on 2026-03-12" in runtime_of(model).prompt
 
 
-@pytest.mark.xfail(raises=ConfigError, strict=False, reason="tools beside a response_format")
 def test_structured_agent_by_a_document() -> None:
     model = fake_model(FIND, ANSWER)
     answer = structured_agent.ask(model, ProviderStrategy(structured_agent.Answer))

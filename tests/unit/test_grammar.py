@@ -328,6 +328,19 @@ def test_objects_without_markers_are_not_repeated_either(tokenizer: GrammarToken
     assert state.done()
 
 
+def test_beside_an_answer_a_call_may_be_in_any_form_that_is_read(tokenizer: GrammarTokenizer) -> None:
+    """Where the model's own form is not allowed, its bracket begins an answer, and it calls nothing."""
+    answer = closed({"city": {"type": "string"}})
+    one = '{"name": "get_time", "arguments": {}}'
+    for parallel in (True, False):
+        grammar = compile_reply(tokenizer, HERMES, [TIME], "auto", answer=answer, parallel=parallel)
+        assert grammar is not None
+        for text in (one, f"```json\n{one}\n```", call("get_time", {}), '{"city": "Os"}'):
+            state = grammar.start()
+            assert fits(tokenizer, state, text)
+            assert state.accepting()
+
+
 def test_the_digits_of_an_answer_are_no_calls_that_repeat(tokenizer: GrammarTokenizer) -> None:
     grammar = compile_reply(tokenizer, HERMES, [TIME], "auto", answer={"type": "integer"})
     assert grammar is not None

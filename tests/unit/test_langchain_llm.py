@@ -61,7 +61,7 @@ class Point(TypedDict):
 
 
 def test_fields_are_those_of_the_chat_model_but_for_its_own() -> None:
-    own = {"chat_template", "wire_format", "parallel_tool_calls"}
+    own = {"chat_template", "wire_format", "parallel_tool_calls", "stream_tool_calls"}
     taken = {"streaming", "api_key", "base_url", "max_retries"}
     shared = ChatAgentSpec.model_fields.keys() - BaseLLM.model_fields.keys() - own - taken
     chats_base = {"rate_limiter", "disable_streaming", "output_version", "profile"}
