@@ -190,7 +190,8 @@ def _check(native: llguidance.LLMatcher) -> None:
 
 def _reason(native: llguidance.LLMatcher) -> str:
     """llguidance's error without what it appends: a state or a stack, and the grammar or a line of it."""
-    return _APPENDIX.split(native.get_error(), maxsplit=1)[0].strip()
+    reason = _APPENDIX.split(native.get_error(), maxsplit=1)[0].strip()
+    return f"no text can follow ({reason})" if reason.startswith("NoExtension") else reason
 
 
 def _whole_characters(text: bytes) -> bytes:

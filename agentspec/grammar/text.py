@@ -64,12 +64,9 @@ def compile_pattern(
     check_pattern(pattern)
     try:
         compiled = CompiledGrammar(tokenizer, _lark(pattern, spelling), end_values=False)
+        compiled.start().legal()  # that nothing fits it, or that it is too big, shows only now
     except GrammarError as error:
         raise _refused(pattern, error.message) from error
-    try:
-        compiled.start().legal()
-    except GrammarError as error:
-        raise _refused(pattern, f"nothing can be written under it ({error.message})") from error
     return compiled
 
 

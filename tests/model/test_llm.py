@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentspec import AgentSpecLLM, ChatAgentSpec
-from agentspec.errors import TemplateError
+from agentspec.errors import ConfigError, TemplateError
 from agentspec.langchain.errors import UnfitReplyError
 from examples import completion
 from tools.tiny_gguf import tiny_gguf
@@ -72,6 +72,11 @@ def test_a_reply_that_is_cut_is_an_error_that_has_it(llm: AgentSpecLLM) -> None:
         llm.invoke("Digits: ", regex="[0-9]{50}", max_tokens=5)
     assert re.fullmatch("[0-9]{1,49}", caught.value.text)
     assert caught.value.finish_reason == "length"
+
+
+def test_a_regex_that_is_too_big_for_the_vocabulary_is_refused(llm: AgentSpecLLM) -> None:
+    with pytest.raises(ConfigError, match=r"regex cannot be used: .*too many expressions"):
+        llm.invoke("x", regex="(a|b|[a-z ]{1,200}){1,200}(x.{100}y)?")
 
 
 def test_a_base_model_completes_and_does_not_chat(tmp_path: Path) -> None:
