@@ -19,12 +19,13 @@ from langchain_core.messages import AnyMessage, HumanMessage
 
 from agentspec import ChatAgentSpec
 
-N_CTX = 192
+N_CTX = 240
 TURNS = [
-    "I am Ingrid Dahl, and my order is A-1042: a trail lamp. It is for a hike from hut to hut in Norway, in "
-    "September. Name one more thing to take along.",
-    "Thank you, I have that already, and I would rather carry less than more. Name one thing to leave here.",
-    "The lamp arrived broken. Write one sentence to the shop that names me and my order.",
+    "I am Ingrid Dahl, and my order is A-1042: a trail lamp. It is for a hike from hut to hut in Norway, for "
+    "five days in September, with a tent in case the huts are full. Name one more thing to take along.",
+    "Thank you, I have that already, and I would rather carry less than more, since the huts have almost "
+    "everything that one needs. Name one thing to leave at home.",
+    "The lamp arrived broken, so I have to write to the shop. What is the number of my order?",
 ]
 
 
@@ -37,10 +38,11 @@ def converse(model: ChatAgentSpec) -> Iterator[tuple[AnyMessage, list[AnyMessage
     """Each answer, and what is kept of the conversation then."""
     summarize = SummarizationMiddleware(
         model,
-        trigger=("tokens", N_CTX * 2 // 3),
+        trigger=("tokens", N_CTX // 2),
         keep=("messages", 1),
         token_counter=cast(TokenCounter, model.get_num_tokens_from_messages),
-        summary_prompt="Sum this up in one short sentence, with each name and number:\n{messages}",
+        summary_prompt="{messages}\n\nNote who the customer is, the number and item of the order, and the "
+        "advice given, in one short sentence.",
     )
     agent = create_agent(model, [], middleware=[summarize])
     messages: list[AnyMessage] = []

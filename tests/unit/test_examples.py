@@ -53,17 +53,11 @@ def test_resume() -> None:
 
 
 def test_approval() -> None:
-    call, report = (
-        call_text("refund", '{"order": "A-1042", "euros": 40}'),
-        call_text("Report", '{"text": "done"}'),
-    )
-    asked, results, reports = zip(*approval.try_decisions(fake_model(*[call, report] * 3)), strict=True)
+    call = call_text("refund", '{"order": "A-1042", "euros": 40}')
+    asked, told = zip(*approval.try_decisions(fake_model(call, call, call, "I see.")), strict=True)
     assert [one["args"] for one in asked] == [{"order": "A-1042", "euros": 40}] * 3
-    for result, part in zip(
-        results, ("refunded 40 euros", "refunded 25 euros", "never paid for"), strict=True
-    ):
-        assert part in result.text
-    assert list(reports) == [{"text": "done"}] * 3
+    for message, part in zip(told, ("refunded 40 euros", "refunded 25 euros", "never paid for"), strict=True):
+        assert part in message.text
 
 
 def test_team() -> None:
