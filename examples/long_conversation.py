@@ -3,8 +3,9 @@
     .venv/bin/python examples/long_conversation.py
 
 Before each reply LangChain's middleware counts the conversation, by the model's own tokens. Where too little
-of the context is left it has the model sum up what was said, and puts the summary in its place. A prompt that
-does not fit all the same raises `PromptTooLongError`, which is also LangChain's `ContextOverflowError`.
+of the context is left it has the model note what was said, and puts the notes in its place. They are held to
+a class, so that a small model leaves nothing out that is needed later. A prompt that does not fit all the
+same raises `PromptTooLongError`, which is also LangChain's `ContextOverflowError`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain.agents.middleware.summarization import TokenCounter
 from langchain_core.messages import AnyMessage, HumanMessage
+from pydantic import BaseModel, Field
 
 from agentspec import ChatAgentSpec
 
@@ -29,6 +31,14 @@ TURNS = [
 ]
 
 
+class Notes(BaseModel):
+    """What is to be known later."""
+
+    customer: str
+    order: str = Field(pattern=r"^[A-Z]-\d{4}$")
+    item: str
+
+
 def small_model() -> ChatAgentSpec:
     """The default model, with room for little."""
     return ChatAgentSpec(n_ctx=N_CTX, n_parallel=1, max_tokens=48, draft=None)
@@ -36,13 +46,17 @@ def small_model() -> ChatAgentSpec:
 
 def converse(model: ChatAgentSpec) -> Iterator[tuple[AnyMessage, list[AnyMessage]]]:
     """Each answer, and what is kept of the conversation then."""
+    writer = model.with_structured_output(Notes, method="json_mode")
+
+    def take_notes(said: list[AnyMessage]) -> str:
+        return str(writer.invoke([*said, HumanMessage("Note my name, the number of my order and its item.")]))
+
     summarize = SummarizationMiddleware(
         model,
         trigger=("tokens", N_CTX // 2),
         keep=("messages", 1),
         token_counter=cast(TokenCounter, model.get_num_tokens_from_messages),
-        summary_prompt="{messages}\n\nNote who the customer is, the number and item of the order, and the "
-        "advice given, in one short sentence.",
+        summarizer=take_notes,
     )
     agent = create_agent(model, [], middleware=[summarize])
     messages: list[AnyMessage] = []

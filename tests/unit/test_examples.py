@@ -30,12 +30,12 @@ def test_structured_agent_by_a_document() -> None:
 
 
 def test_long_conversation() -> None:
-    summary = "Ingrid Dahl has order A-1042"
-    model = fake_model("a warm jacket", summary, "the tent", summary, "dear shop")
+    notes = '{"customer": "Ingrid Dahl", "order": "A-1042", "item": "lamp"}'
+    model = fake_model("a warm jacket", notes, "the tent", notes, "dear shop")
     *_, (answer, kept) = long_conversation.converse(model)
     assert answer.text == "dear shop"
     assert [message.type for message in kept] == ["human", "human", "ai"]
-    assert summary in runtime_of(model).prompt
+    assert "order='A-1042'" in runtime_of(model).prompt
     assert long_conversation.TURNS[-1] in runtime_of(model).prompt
 
 
