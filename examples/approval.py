@@ -16,9 +16,9 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from typing_extensions import TypedDict
 
 from agentspec import ChatAgentSpec
 
@@ -31,36 +31,29 @@ DECISIONS: list[dict[str, Any]] = [
 ]
 
 
+@tool(return_direct=True)  # what it returns is the agent's answer
 def refund(order: str, euros: int) -> str:
     """Refund money for an order."""
     return f"refunded {euros} euros for {order}"
 
 
-class Report(TypedDict):
-    """Report what became of it, once the refund was decided on."""
-
-    text: str
-
-
-def try_decisions(model: BaseChatModel) -> Iterator[tuple[dict[str, Any], AnyMessage, Report]]:
-    """For each decision the call that it was about, what the tool answered, and what the agent reports."""
+def try_decisions(model: BaseChatModel) -> Iterator[tuple[dict[str, Any], AnyMessage]]:
+    """For each decision the call that it was about, and what the agent was told."""
     reviewed = HumanInTheLoopMiddleware({"refund": True})
-    agent = create_agent(
-        model, [refund], response_format=Report, middleware=[reviewed], checkpointer=InMemorySaver()
-    )
+    agent = create_agent(model, [refund], middleware=[reviewed], checkpointer=InMemorySaver())
     for number, decision in enumerate(DECISIONS):
         thread: RunnableConfig = {"configurable": {"thread_id": str(number)}}
         stopped = agent.invoke({"messages": [HumanMessage(QUESTION)]}, thread)
         (asked,) = stopped["__interrupt__"][0].value["action_requests"]
         resumed = agent.invoke(Command(resume={"decisions": [decision]}), thread)
-        yield asked, resumed["messages"][len(stopped["messages"])], resumed["structured_response"]
+        yield asked, resumed["messages"][len(stopped["messages"])]
 
 
 def main() -> None:
     """Prints what each decision leads to."""
-    for decision, (asked, result, report) in zip(DECISIONS, try_decisions(ChatAgentSpec()), strict=True):
-        print(f"{decision['type']} {asked['name']}({asked['args']})")
-        print(f"  {result.text}\n  {report['text']}")
+    decided = try_decisions(ChatAgentSpec(max_tokens=64))
+    for decision, (asked, told) in zip(DECISIONS, decided, strict=True):
+        print(f"{decision['type']} {asked['name']}({asked['args']})\n  {told.text}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     .venv/bin/python examples/long_conversation.py
 
 Before each reply LangChain's middleware counts the conversation, by the model's own tokens. Where too little
-of the context is left it has the model sum up what was said, and puts the summary in its place. A prompt that
-does not fit all the same raises `PromptTooLongError`, which is also LangChain's `ContextOverflowError`.
+of the context is left it has the model note what was said, and puts the notes in its place. They are held to
+a class, so that a small model leaves nothing out that is needed later. A prompt that does not fit all the
+same raises `PromptTooLongError`, which is also LangChain's `ContextOverflowError`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,26 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain.agents.middleware.summarization import TokenCounter
 from langchain_core.messages import AnyMessage, HumanMessage
+from pydantic import BaseModel, Field
 
 from agentspec import ChatAgentSpec
 
-N_CTX = 192
+N_CTX = 240
 TURNS = [
-    "I am Ingrid Dahl, and my order is A-1042: a trail lamp. It is for a hike from hut to hut in Norway, in "
-    "September. Name one more thing to take along.",
-    "Thank you, I have that already, and I would rather carry less than more. Name one thing to leave here.",
-    "The lamp arrived broken. Write one sentence to the shop that names me and my order.",
+    "I am Ingrid Dahl, and my order is A-1042: a trail lamp. It is for a hike from hut to hut in Norway, for "
+    "five days in September, with a tent in case the huts are full. Name one more thing to take along.",
+    "Thank you, I have that already, and I would rather carry less than more, since the huts have almost "
+    "everything that one needs. Name one thing to leave at home.",
+    "The lamp arrived broken, so I have to write to the shop. What is the number of my order?",
 ]
+
+
+class Notes(BaseModel):
+    """What is to be known later."""
+
+    customer: str
+    order: str = Field(pattern=r"^[A-Z]-\d{4}$")
+    item: str
 
 
 def small_model() -> ChatAgentSpec:
@@ -35,12 +46,17 @@ def small_model() -> ChatAgentSpec:
 
 def converse(model: ChatAgentSpec) -> Iterator[tuple[AnyMessage, list[AnyMessage]]]:
     """Each answer, and what is kept of the conversation then."""
+    writer = model.with_structured_output(Notes, method="json_mode")
+
+    def take_notes(said: list[AnyMessage]) -> str:
+        return str(writer.invoke([*said, HumanMessage("Note my name, the number of my order and its item.")]))
+
     summarize = SummarizationMiddleware(
         model,
-        trigger=("tokens", N_CTX * 2 // 3),
+        trigger=("tokens", N_CTX // 2),
         keep=("messages", 1),
         token_counter=cast(TokenCounter, model.get_num_tokens_from_messages),
-        summary_prompt="Sum this up in one short sentence, with each name and number:\n{messages}",
+        summarizer=take_notes,
     )
     agent = create_agent(model, [], middleware=[summarize])
     messages: list[AnyMessage] = []

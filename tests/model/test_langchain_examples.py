@@ -84,7 +84,14 @@ def test_long_conversation() -> None:
         spoken = [HumanMessage(turn) for turn in long_conversation.TURNS]
         said = [message for pair in zip(spoken, answers, strict=True) for message in pair]
         with pytest.raises(PromptTooLongError):
-            small.invoke([*said, HumanMessage("Thank you.")])
+            small.invoke(
+                [
+                    *said,
+                    HumanMessage(
+                        "Thank you. Now sum up all that we spoke about, with every name and number."
+                    ),
+                ]
+            )
     finally:
         small.close()
 
@@ -100,13 +107,10 @@ def test_resume(model: ChatAgentSpec) -> None:
 
 
 def test_approval(model: ChatAgentSpec) -> None:
-    asked, results, reports = zip(*approval.try_decisions(model), strict=True)
+    asked, told = zip(*approval.try_decisions(model.model_copy(update={"max_tokens": 64})), strict=True)
     assert [(one["name"], one["args"]) for one in asked] == [("refund", {"order": "A-1042", "euros": 40})] * 3
-    for result, part in zip(
-        results, ("refunded 40 euros", "refunded 25 euros", "never paid for"), strict=True
-    ):
-        assert part in result.text
-    assert all(report["text"] for report in reports)
+    for message, part in zip(told, ("refunded 40 euros", "refunded 25 euros", "never paid for"), strict=True):
+        assert part in message.text
 
 
 def test_team(model: ChatAgentSpec, widths: list[int]) -> None:
