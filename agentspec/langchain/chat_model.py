@@ -333,8 +333,8 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
             reasoning_output=False,
             tool_calling=True,
             tool_choice=True,
-            # False sends LangChain's agents to ToolStrategy, where schema and tools share one grammar;
-            # response_format together with tools does not work here
+            # False sends LangChain's agents to ToolStrategy: its calls are what small models have seen most
+            # of, and "any" keeps them from calling the same tool again and again. ProviderStrategy works, too
             structured_output=False,
             temperature=True,
         )
