@@ -127,6 +127,9 @@ class FakeRuntime:
         self.schemas: list[Mapping[str, Json]] = []
         self.matcher: Matcher | None = None  # says that a grammar is enforced; replies are what they are
 
+    def render(self, turns: Sequence[Turn], tools: Sequence[BoundTool]) -> str:
+        return self.template.render(turns, tools)
+
     def tokenize_prompt(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode())
 

@@ -19,6 +19,7 @@ from typing import Literal, TypeVar, cast
 
 from agentspec.chat import formats
 from agentspec.chat.formats import WireFormat, special_names
+from agentspec.chat.literal import BREAK, LiteralText
 from agentspec.chat.reasoning import NO_THOUGHT, Reasoning
 from agentspec.chat.template import ChatTemplate, template_source
 from agentspec.config import ContextOptions, RuntimeOptions, cache_dir
@@ -143,9 +144,22 @@ class Runtime:
         """Whether a prompt begins with the model's BOS token."""
         return self._bos_id is not None
 
+    def render(self, turns: Sequence[Turn], tools: Sequence[BoundTool]) -> str:
+        """The prompt of a conversation, for `tokenize_prompt`. Control tokens in it are the template's own:
+        text of the conversation that spells one stays text. Raises TemplateError as `ChatTemplate.render`."""
+        literal = self._literal_text
+        return self.template.render([*map(literal.turn, turns)], [*map(literal.tool, tools)])
+
+    @functools.cached_property
+    def _literal_text(self) -> LiteralText:
+        pieces, vocab = self.vocab.pieces(), self.vocab
+        control = (i for i in range(len(pieces)) if not vocab.token_bytes(i) and vocab.is_special(i))
+        return LiteralText({pieces[token].decode(errors="replace") for token in control})
+
     def tokenize_prompt(self, text: str) -> tuple[int, ...]:
         """A rendered prompt's token ids, with BOS where the model wants one and the text has none."""
-        tokens = self.vocab.tokenize(text.encode(), special=True)
+        parts = text.split(BREAK)  # tokenized apart, they spell no control token
+        tokens = [token for part in parts for token in self.vocab.tokenize(part.encode(), special=True)]
         if self._bos_id is not None and tokens[:1] != [self._bos_id]:
             tokens.insert(0, self._bos_id)
         return tuple(tokens)
@@ -170,7 +184,7 @@ class Runtime:
             other = self._heads.get(key)
         if other is None:
             try:
-                text = self.template.render([*head, UserTurn(_OTHER_WORDS)], tools)
+                text = self.render([*head, UserTurn(_OTHER_WORDS)], tools)
             except TemplateError:
                 other = ()  # it has no room for a conversation of one turn
             else:

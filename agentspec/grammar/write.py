@@ -84,8 +84,9 @@ class ReplyWriter:
     def required(self, reasoning: Reasoning) -> str:
         """A reply that has to call or to be the answer, from its first token on.
 
-        Where it may call several times, or be the answer, it may call in any form that the parser reads: small
-        models that are held to an envelope they were hardly taught leave it after one call, or call nothing.
+        Where it may call several times, or be the answer, it may call in any form that the parser reads:
+        small models that are held to an envelope they were hardly taught leave it after one call, or call
+        nothing.
         """
         wire = self._wire
         if wire.channels is not None:

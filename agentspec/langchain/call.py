@@ -98,7 +98,7 @@ def prepare(
     turns = to_turns(messages)
     if wanted is not None and wanted.schema_shown:
         turns = with_instructions(turns, wanted.instructions(beside_calls=bool(bound) and choice == "auto"))
-    shown = runtime.template.render(turns, bound)
+    shown = runtime.render(turns, bound)
     prompt = runtime.tokenize_prompt(shown)
     reasoning = runtime.template.reasoning(shown)
     law, matcher = _law(runtime, bound, choice, wanted, options, reasoning)

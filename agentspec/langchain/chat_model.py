@@ -280,7 +280,7 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
         """Tokens of the prompt these messages become, tools and template included. Loads the model."""
         runtime = self._runtime()
         bound = [tool.bound for tool in bound_tools(cast(Sequence[ToolLike], tools or ()))]
-        return len(runtime.tokenize_prompt(runtime.template.render(to_turns(messages), bound)))
+        return len(runtime.tokenize_prompt(runtime.render(to_turns(messages), bound)))
 
     # -- what comes of the fields
 
