@@ -112,7 +112,6 @@ def test_a_call_with_more_arguments_than_the_tool_has() -> None:
             {"order": "A-1"},
             "not cancelled: there is no order A-1; find_order gives the number",
         ),
-        ("change_city", {"order": "A-1046", "city": "Rome"}, "not changed: order A-1046 is shipped"),
         (
             "place_order",
             {"customer": "A", "item": "TENT-4", "quantity": 1, "city": "B"},
@@ -123,7 +122,7 @@ def test_a_call_with_more_arguments_than_the_tool_has() -> None:
             {"customer": "A", "item": "tent", "quantity": 1, "city": "B"},
             "not placed: there is no item tent; search_items gives the code",
         ),
-        ("find_order", {"customer": "nils berg"}, "order A-1043: item BOTTLE-2, quantity 2, to Malmo, open"),
+        ("find_order", {"customer": "nils berg"}, "order A-1043, open: 2 of item BOTTLE-2, city Malmo"),
         ("find_order", {"customer": "Nobody"}, "Nobody has no order"),
         ("search_items", {"words": "LAMP"}, "item LAMP-7: trail lamp, 39.90 EUR, 12 in stock"),
         ("search_items", {"words": "boat"}, "no item is called boat"),

@@ -37,8 +37,8 @@ Call: TypeAlias = tuple[str, Mapping[str, Json]]
 
 IN_STEPS = (
     "Do what the user asks, one tool call at a time and in the user's order. Take every argument from the "
-    "user's words or from what a tool has answered. When all of it is done, answer with the facts that were "
-    "asked for."
+    "user's words or from what a tool has answered. Never make the same call twice. As soon as everything is "
+    "done or found, call Answer with the facts that were asked for."
 )
 """What each world's instructions end with."""
 

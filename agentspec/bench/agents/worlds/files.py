@@ -47,11 +47,11 @@ class Files(World):
             ),
             Tool(
                 "move_note",
-                "Move a note to another folder.",
+                "Move a note that list_notes has shown to another folder.",
                 {"path": _PATH, "folder": text("the folder's name")},
                 self._move,
             ),
-            Tool("delete_note", "Delete a note.", {"path": _PATH}, self._delete),
+            Tool("delete_note", "Delete a note that list_notes has shown.", {"path": _PATH}, self._delete),
         )
 
     def state(self) -> State:

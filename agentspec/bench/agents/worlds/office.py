@@ -20,7 +20,7 @@ _PEOPLE = {
 
 _DATE = text("the day", pattern="[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = text("the time of day", pattern="[0-2][0-9]:[0-5][0-9]")
-_EVENT = text("the event's number, from list_events", pattern="E-[0-9]+")
+_EVENT = text("the event's number", pattern="E-[0-9]+")
 
 
 @dataclass(slots=True)
@@ -69,16 +69,21 @@ class Office(World):
             ),
             Tool(
                 "move_event",
-                "Move an event to another day or time.",
+                "Move an event that list_events has shown to another day or time.",
                 {"event": _EVENT, "date": _DATE, "time": _TIME},
                 self._move_event,
             ),
-            Tool("cancel_event", "Cancel an event.", {"event": _EVENT}, self._cancel_event),
+            Tool(
+                "cancel_event",
+                "Cancel an event that list_events has shown.",
+                {"event": _EVENT},
+                self._cancel_event,
+            ),
             Tool(
                 "send_mail",
-                "Send a mail.",
+                "Send a mail to somebody whom find_person has found.",
                 {
-                    "to": text("the mail address, from find_person"),
+                    "to": text("the mail address"),
                     "subject": text("the subject"),
                     "body": text("the text of the mail, with every fact that matters"),
                 },

@@ -35,8 +35,6 @@ _ORDERS = [
     ("A-1047", "Elif Kaya", "TENT-4", 1, "Izmir", "open"),
 ]
 
-_ORDER = text("the order's number, from find_order", pattern="A-[0-9]{4}")
-
 
 class Shop(World):
     """Six items, six customers with an order each."""
@@ -59,6 +57,12 @@ class Shop(World):
                 self._find_order,
             ),
             Tool(
+                "cancel_order",
+                "Cancel an open order that find_order has found.",
+                {"order": text("the order's number", pattern="A-[0-9]{4}")},
+                self._cancel_order,
+            ),
+            Tool(
                 "search_items",
                 "Find an item by its name or code: its code, name, price and stock.",
                 {"words": text("the item's name or code, or a part of it")},
@@ -66,7 +70,7 @@ class Shop(World):
             ),
             Tool(
                 "place_order",
-                "Order an item for a customer. Answers with the new order's number.",
+                "Order an item that search_items or find_order has found.",
                 {
                     "customer": text("the customer's full name"),
                     "item": text("the item's code"),
@@ -74,18 +78,6 @@ class Shop(World):
                     "city": text("where it goes"),
                 },
                 self._place_order,
-            ),
-            Tool(
-                "cancel_order",
-                "Cancel an order that is still open.",
-                {"order": _ORDER},
-                self._cancel_order,
-            ),
-            Tool(
-                "change_city",
-                "Send an open order to another city.",
-                {"order": _ORDER, "city": text("the new city")},
-                self._change_city,
             ),
         )
 
@@ -103,7 +95,7 @@ class Shop(World):
             "SELECT number, item, quantity, city, status FROM orders WHERE lower(customer) = lower(?)",
             (customer,),
         ).fetchall()
-        lines = [f"order {row[0]}: item {row[1]}, quantity {row[2]}, to {row[3]}, {row[4]}" for row in found]
+        lines = [f"order {row[0]}, {row[4]}: {row[2]} of item {row[1]}, city {row[3]}" for row in found]
         return "\n".join(lines) or f"{customer} has no order"
 
     def _search_items(self, words: str) -> str:
@@ -128,35 +120,23 @@ class Shop(World):
         return f"placed: order {number}, {quantity} of {item}, to {city}"
 
     def _cancel_order(self, order: str) -> str:
-        refusal = self._refusal(order)
-        if refusal:
-            return f"not cancelled: {refusal}"
-        item, quantity = self._rows.execute(
-            "SELECT item, quantity FROM orders WHERE number = ?", (order,)
+        found = self._rows.execute(
+            "SELECT item, quantity, status FROM orders WHERE number = ?", (order,)
         ).fetchone()
+        if found is None:
+            return f"not cancelled: there is no order {order}; find_order gives the number"
+        item, quantity, status = found
+        if status != "open":
+            return f"not cancelled: order {order} is {status}"
         self._rows.execute("UPDATE orders SET status = 'cancelled' WHERE number = ?", (order,))
         self._rows.execute("UPDATE items SET stock = stock + ? WHERE code = ?", (quantity, item))
         return f"order {order} is cancelled"
-
-    def _change_city(self, order: str, city: str) -> str:
-        refusal = self._refusal(order)
-        if refusal:
-            return f"not changed: {refusal}"
-        self._rows.execute("UPDATE orders SET city = ? WHERE number = ?", (city, order))
-        return f"order {order} goes to {city}"
 
     def _item(self, code: str) -> tuple[str, str, int, int] | None:
         found: tuple[str, str, int, int] | None = self._rows.execute(
             "SELECT code, name, price, stock FROM items WHERE code = ?", (code,)
         ).fetchone()
         return found
-
-    def _refusal(self, order: str) -> str:
-        """Why an order cannot be changed; empty where it can."""
-        found = self._rows.execute("SELECT status FROM orders WHERE number = ?", (order,)).fetchone()
-        if found is None:
-            return f"there is no order {order}; find_order gives the number"
-        return "" if found[0] == "open" else f"order {order} is {found[0]}"
 
 
 def _shown(row: tuple[str, str, int, int]) -> str:

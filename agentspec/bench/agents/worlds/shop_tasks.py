@@ -18,15 +18,12 @@ TASKS: Sequence[Task] = (
         ends={"A-1043": {"status": "cancelled", "quantity": 2}, "BOTTLE-2": {"stock": 5}},
     ),
     Task(
-        name="redirect an order",
+        name="where an order goes",
         world="shop",
-        request="Find the order of Maria Costa and send it to Lisbon.",
-        solution=[
-            ("find_order", {"customer": "Maria Costa"}),
-            ("change_city", {"order": "A-1044", "city": "Lisbon"}),
-        ],
-        answer="Order A-1044 goes to Lisbon.",
-        ends={"A-1044": {"city": "Lisbon", "status": "open", "item": "ROPE-5"}},
+        request="Find the order of Maria Costa. What is its number, and which city does it go to?",
+        solution=[("find_order", {"customer": "Maria Costa"})],
+        answer="Order A-1044 goes to Porto.",
+        says=Mentions(["A-1044", "Porto"]),
     ),
     Task(
         name="order by name",
@@ -128,17 +125,21 @@ TASKS: Sequence[Task] = (
         },
     ),
     Task(
-        name="two orders, one city",
+        name="cancel two orders",
         world="shop",
-        request="Find the order of Nils Berg and send it to Oslo. Then find the order of Tom Okafor "
-        "and send it to Oslo too.",
+        request="Find the order of Nils Berg and cancel it. Then find the order of Tom Okafor and cancel it.",
         solution=[
             ("find_order", {"customer": "Nils Berg"}),
-            ("change_city", {"order": "A-1043", "city": "Oslo"}),
+            ("cancel_order", {"order": "A-1043"}),
             ("find_order", {"customer": "Tom Okafor"}),
-            ("change_city", {"order": "A-1045", "city": "Oslo"}),
+            ("cancel_order", {"order": "A-1045"}),
         ],
-        answer="Orders A-1043 and A-1045 go to Oslo.",
-        ends={"A-1043": {"city": "Oslo"}, "A-1045": {"city": "Oslo"}},
+        answer="Orders A-1043 and A-1045 are cancelled.",
+        ends={
+            "A-1043": {"status": "cancelled"},
+            "BOTTLE-2": {"stock": 5},
+            "A-1045": {"status": "cancelled"},
+            "SOCKS-9": {"stock": 44},
+        },
     ),
 )
