@@ -46,8 +46,8 @@ TASKS: Sequence[Task] = (
         world="shop",
         request="Find the order of Yuki Tanaka, then search for its item. What does that item cost?",
         solution=[("find_order", {"customer": "Yuki Tanaka"}), ("search_items", {"words": "STOVE-1"})],
-        answer="A camping stove, STOVE-1, for 56.00 EUR.",
-        says=Mentions([("STOVE-1", "camping stove"), "56"]),
+        answer="It costs 56.00 EUR.",
+        says=Mentions(["56"]),
     ),
     Task(
         name="stock of what was ordered",
