@@ -13,6 +13,7 @@ import typer
 from agentspec.cli import (
     bench,
     bench_accuracy,
+    bench_agents,
     bench_engine,
     bench_schemas,
     cache,
@@ -39,6 +40,7 @@ app.command("prove")(prove.prove_command)
 bench.app.command("concurrency")(bench_engine.concurrency_command)
 bench.app.command("cache")(bench_engine.cache_command)
 bench.app.command("accuracy")(bench_accuracy.accuracy_command)
+bench.app.command("agents")(bench_agents.agents_command)
 bench.app.command("schemas")(bench_schemas.schemas_command)
 app.add_typer(bench.app)
 app.add_typer(cache.app)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 
+from agentspec.bench.agents.run import bench_agents
+from agentspec.bench.agents.systems import Settings, open_system
+from agentspec.bench.agents.worlds import TASKS
 from agentspec.bench.cache import bench_cache
 from agentspec.bench.chat import open_chat
 from agentspec.bench.concurrency import bench_concurrency
@@ -61,3 +65,19 @@ def test_threads_tasks_and_cancelled_readers_break_nothing(small_model: Path) ->
             assert found.gap is not None
             assert found.gap.prompt_tokens == 300
             assert len(found.gap.meanwhile) > 2
+
+
+def test_a_small_model_does_no_work_and_makes_no_invalid_call(small_model: Path) -> None:
+    settings = Settings(str(small_model), small_model, None, n_threads=1, max_tokens=40)
+    outcomes = bench_agents(
+        TASKS[:1],
+        ["agentspec", "agentspec-no-drafts"],
+        functools.partial(open_system, settings=settings),
+        max_steps=2,
+    )
+    drafted, plain = outcomes.values()
+    assert drafted.error is plain.error is None
+    assert drafted.invalid_calls == plain.invalid_calls == 0
+    for outcome in (drafted, plain):
+        assert 0 < outcome.steps <= 2
+        assert outcome.decode_tps

@@ -45,6 +45,9 @@ LAYERS = {
 
 FENCES = {"llama_cpp": "llama", "llguidance": "grammar", "langchain_core": "langchain"}
 
+# runs in environments of peers too, with what each of them has
+PEERS_OWN = "agentspec/bench/agents/worker.py"
+
 # within a layer, these pairs (who imports, what) are meant; a wire format is data that grammar and chat share
 SIBLINGS = {
     ("config", "errors"),
@@ -110,6 +113,6 @@ def test_each_foreign_library_has_one_home() -> None:
         f"{found.file}:{found.line}: {found.target} outside agentspec/{home}"
         for found in imports()
         for library, home in FENCES.items()
-        if found.target.partition(".")[0] == library and found.unit != home
+        if found.target.partition(".")[0] == library and found.unit != home and found.file != PEERS_OWN
     ]
     assert wrong == []
