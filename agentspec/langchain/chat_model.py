@@ -29,6 +29,7 @@ from agentspec.errors import ConfigError
 from agentspec.langchain.call import TOOL_ARGUMENTS, ChatCall, prepare
 from agentspec.langchain.convert import to_turns
 from agentspec.langchain.driving import achunks, afinish, chunks, finish
+from agentspec.langchain.errors import translated
 from agentspec.langchain.fields import ConfiguredModel
 from agentspec.langchain.metadata import PROVIDER
 from agentspec.langchain.options import CALL_OPTIONS, CallOptions, check_names, given, inherit, only
@@ -147,14 +148,15 @@ class ChatAgentSpec(ConfiguredModel, BaseChatModel):
     def _prepare(
         self, messages: list[BaseMessage], stop: Sequence[str] | None, kwargs: Mapping[str, Any]
     ) -> ChatCall:
-        check_names(kwargs, _CALL_ARGUMENTS)
-        values = given(kwargs)
-        if stop is not None:
-            values["stop"] = stop
-        options = CallOptions.parse({**self._values(CALL_OPTIONS), **only(values, CALL_OPTIONS)})
-        arguments = only(values, TOOL_ARGUMENTS)
-        runtime = self._runtime(values.get("model"))
-        return prepare(runtime, messages, options, arguments)
+        with translated():
+            check_names(kwargs, _CALL_ARGUMENTS)
+            values = given(kwargs)
+            if stop is not None:
+                values["stop"] = stop
+            options = CallOptions.parse({**self._values(CALL_OPTIONS), **only(values, CALL_OPTIONS)})
+            arguments = only(values, TOOL_ARGUMENTS)
+            runtime = self._runtime(values.get("model"))
+            return prepare(runtime, messages, options, arguments)
 
     # -- tools and schemas
 

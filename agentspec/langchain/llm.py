@@ -28,6 +28,7 @@ from agentspec import __version__
 from agentspec.langchain.completion import TextCall, prepare_completion
 from agentspec.langchain.constraint import CONSTRAINTS, Document, constraint_of
 from agentspec.langchain.driving import achunks, afinish, chunks, finish
+from agentspec.langchain.errors import translated
 from agentspec.langchain.fields import ConfiguredModel
 from agentspec.langchain.metadata import PROVIDER
 from agentspec.langchain.options import COMPLETION_OPTIONS, CallOptions, check_names, given
@@ -131,14 +132,15 @@ class AgentSpecLLM(ConfiguredModel, BaseLLM):
     def _prepare(
         self, prompts: Sequence[str], stop: Sequence[str] | None, kwargs: Mapping[str, Any]
     ) -> list[TextCall]:
-        asked = self._asked(kwargs)
-        values = asked._values(COMPLETION_OPTIONS)
-        if stop is not None:
-            values["stop"] = stop
-        options = CallOptions.parse(values)
-        constraint = constraint_of(asked._values(CONSTRAINTS))
-        runtime = asked._runtime(asked.model)
-        return [prepare_completion(runtime, prompt, options, constraint) for prompt in prompts]
+        with translated():
+            asked = self._asked(kwargs)
+            values = asked._values(COMPLETION_OPTIONS)
+            if stop is not None:
+                values["stop"] = stop
+            options = CallOptions.parse(values)
+            constraint = constraint_of(asked._values(CONSTRAINTS))
+            runtime = asked._runtime(asked.model)
+            return [prepare_completion(runtime, prompt, options, constraint) for prompt in prompts]
 
     def _asked(self, kwargs: Mapping[str, Any]) -> Self:
         """This model with the options of a call, which come before its own."""
