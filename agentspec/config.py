@@ -31,6 +31,7 @@ __all__ = [
     "RuntimeOptions",
     "SamplingOptions",
     "ToolOptions",
+    "TraceOptions",
     "available_cpus",
     "cache_dir",
 ]
@@ -309,6 +310,28 @@ class ToolOptions(Options):
         description="Whether a stream gives each call when it is complete and checked, or its arguments "
         "while they are written; what follows them makes a call invalid that turns out to be.",
     )
+
+
+class TraceOptions(Options):
+    """What is written down of replies."""
+
+    trace_path: str | None = Field(
+        None,
+        description="A file that each reply adds a line to: its tokens, who proposed them and what became of "
+        "it (trace.v1, JSON lines). It holds prompts and replies as token ids. None writes nothing.",
+    )
+    trace_top_k: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="How many of the most likely tokens of each law, the target's and the draft's, go into "
+        "trace_path at every position: what a draft is trained on.",
+    )
+
+    @property
+    def recorded(self) -> int | None:
+        """What `agentspec.engine.request.Request` takes."""
+        return None if self.trace_path is None else self.trace_top_k
 
 
 class ProofOptions(Options):

@@ -14,6 +14,7 @@
     ├── GrammarError             the grammar engine refused a grammar or a token
     ├── TemplateError            the model's chat template refused the conversation
     ├── ContextLengthError       the prompt does not fit the context
+    ├── TraceError               a trace file cannot be read or written
     ├── ReplyError               a text that was to fit a schema or a pattern was cut, or does not fit
     └── EngineError
         ├── DecodeError          llama.cpp refused a batch
@@ -48,6 +49,7 @@ __all__ = [
     "ReplyError",
     "SchemaError",
     "TemplateError",
+    "TraceError",
     "UnsupportedModelError",
     "VocabMismatchError",
 ]
@@ -147,6 +149,10 @@ class ReplyError(AgentSpecError, ValueError):
         super().__init__(message, hint=hint)
         self.text = text
         self.finish_reason = finish_reason
+
+
+class TraceError(AgentSpecError, ValueError):
+    """A trace file cannot be read or written; the message names the file, and the line where there is one."""
 
 
 class EngineError(AgentSpecError, RuntimeError):

@@ -311,6 +311,9 @@ class Core:
             sequence.trace.add_seconds("verify", time.perf_counter() - started)
             if entry.plan is not None:
                 self._planner.learn(entry.plan, verdict.accepted)
+                if sequence.recording is not None:
+                    notes, at = entry.plan.notes, sequence.n_reply
+                    sequence.recording.add(at, block.proposals, notes, laws, verdict.accepted)
             self._commit(sequence, block, laws, verdict, passes=1 if rows else 0)
         except AgentSpecError as error:
             self._fail(sequence, error)
@@ -333,6 +336,8 @@ class Core:
         if sequence.request.generation.logprobs:
             logprobs = [_log_prob(laws[index], token) for index, token in enumerate(emitted)]
         taken, reason = sequence.emit(emitted, logprobs, self._vocab)
+        if sequence.recording is not None:
+            sequence.recording.tokens += emitted[:taken]
         sources = [proposal.source for proposal in block.proposals]
         sequence.trace.record(sources, verdict.accepted, taken, passes=passes)
         if reason is not None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agentspec.calibration.recording import Note
 from agentspec.config import DraftOptions, SamplingOptions
 from agentspec.drafts.base import Draft, Offer
 from agentspec.engine.block import Block
@@ -28,6 +29,7 @@ class BlockPlan:
 
     survival: estimated probability that a token and all before it are accepted, shape (n,)
     cells:    where it is learned what became of each token; () for one that is certain
+    notes:    what is known of each token, for recordings
     asked:    how many tokens of the block each source that runs a model was asked for
     n_paid:   the length below which it is not cut, since a probe has paid for it
     rival:    what a cheap source promises for the next token, while its offer waits for a model; else 0
@@ -43,6 +45,7 @@ class BlockPlan:
     texts: Sequence[str] = ()
     survival: list[float] = field(default_factory=list)
     cells: list[tuple[Cell, ...]] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     n_paid: int = 0
     rival: float = 0.0
@@ -107,6 +110,7 @@ class BlockPlan:
         if not self.block.propose(token, source):
             return False
         self._note(() if forced else (cell, whole), 1.0 if forced else survival.estimate(cell))
+        self.notes.append(Note(cell.place, 1.0 if forced else confidence, forced))
         return True
 
     def draw(self, offer: Weighed) -> None:
@@ -118,6 +122,7 @@ class BlockPlan:
         whole = self.cell(offer.source, None)
         self.block.draw(offer.draft_probs, offer.source)
         self._note((offer.cell, whole), offer.estimate)
+        self.notes.append(Note(whole.place, 1.0, forced=False))
 
     def _note(self, cells: tuple[Cell, ...], estimate: float) -> None:
         self.survival.append(self.reach * estimate)

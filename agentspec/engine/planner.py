@@ -321,7 +321,7 @@ class Planner:
                 self._spare -= cost
                 length += 1
             plan.block.cut(length)
-            del plan.survival[length:], plan.cells[length:]
+            del plan.survival[length:], plan.cells[length:], plan.notes[length:]
 
     # ------------------------------------------------------------------------------------------- failures
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from agentspec.calibration.recording import Recording
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
 from agentspec.trace import Trace
 from agentspec.types import FinishReason, Matcher
@@ -24,6 +25,8 @@ class Request:
     n_stable:   how many of the prompt's first tokens other conversations are likely to begin with too: its
                 instructions and tools. Their state is kept on disk.
     shown:      control tokens that are spelled out in the reply's bytes: its parser looks for them
+    recorded:   whether what happens to its blocks is recorded: how many tokens of each law with them, 0 for
+                none; None records nothing
     """
 
     prompt: tuple[int, ...]
@@ -36,6 +39,7 @@ class Request:
     texts: tuple[str, ...] = ()
     n_stable: int = 0
     shown: frozenset[int] = frozenset()
+    recorded: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +60,11 @@ class Step:
 class Result:
     """How a reply ended.
 
-    complete: the grammar (if any) was satisfied at the end; False for a reply that was cut
+    complete:  the grammar (if any) was satisfied at the end; False for a reply that was cut
+    recording: what happened to its blocks, where that was asked for
     """
 
     finish_reason: FinishReason
     complete: bool
     trace: Trace
+    recording: Recording | None = None

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar, cast
 
+from agentspec.calibration.traces import ReplyTrace, recorded
 from agentspec.chat import formats
 from agentspec.chat.formats import WireFormat, special_names
 from agentspec.chat.literal import BREAK, LiteralText
@@ -33,6 +34,7 @@ from agentspec.engine.core import Core
 from agentspec.engine.cost import Costs
 from agentspec.engine.draft_model import open_model_draft
 from agentspec.engine.engine import Engine
+from agentspec.engine.request import Request, Result
 from agentspec.errors import TemplateError
 from agentspec.grammar.matcher import Grammar
 from agentspec.grammar.reply import compile_json, compile_reply, follow_json, follow_reply
@@ -112,8 +114,12 @@ class Runtime:
         n_ctx: int,
         bos_id: int | None = None,
         turn_end_id: int | None = None,
+        draft: str | None = None,
+        fingerprint: str = "",
     ) -> None:
         self.name = name
+        self._draft_name = draft
+        self._fingerprint = fingerprint  # of the vocabulary
         self.engine = engine
         self.vocab = vocab
         self.n_ctx = n_ctx
@@ -288,6 +294,22 @@ class Runtime:
             lambda tokenizer: follow_pattern(tokenizer, pattern, end=self._turn_end_id),
         )
 
+    def trace_of(self, request: Request, result: Result) -> ReplyTrace:
+        """What a trace file holds of a reply that was recorded."""
+        assert result.recording is not None
+        return ReplyTrace(
+            model=self.name,
+            draft=self._draft_name,
+            vocab=self._fingerprint,
+            law=request.law,
+            sampling=request.sampling.model_dump(mode="json", exclude_defaults=True),
+            tool_set=request.tool_set,
+            agent=request.draft.agent,
+            prompt=list(request.prompt),
+            finish_reason=result.finish_reason,
+            **recorded(result.recording),
+        )
+
     def close(self) -> None:
         """Ends the engine and frees both models. Replies under way fail with EngineClosedError."""
         self.engine.close()
@@ -389,6 +411,8 @@ def _load(spec: RuntimeSpec) -> Runtime:
         n_ctx=context.n_ctx,
         bos_id=vocab.bos_id if vocab.add_bos else None,
         turn_end_id=vocab.eos_id if vocab.eot_id is None else vocab.eot_id,
+        draft=spec.draft,
+        fingerprint=vocab.fingerprint,
     )
 
 

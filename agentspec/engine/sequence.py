@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from agentspec.calibration.recording import Recording
 from agentspec.engine.request import Request, Result, Step
 from agentspec.engine.rules import Rule
 from agentspec.engine.stops import StopScanner
@@ -39,6 +40,7 @@ class RunningSequence:
         self.matcher: Matcher | None = None if request.matcher is None else request.matcher.fork()
         self.scanner = PlaceScanner()
         self.trace = Trace(law=request.law, seed=seed)
+        self.recording = None if request.recorded is None else Recording(request.recorded)
         self._stops = StopScanner(request.generation.stop)
 
     @property
@@ -115,4 +117,4 @@ class RunningSequence:
         return reason == "stop" and (self.matcher is None or self.matcher.accepting())
 
     def finish(self, reason: FinishReason) -> None:
-        self.channel.finish(Result(reason, self.complete(reason), self.trace))
+        self.channel.finish(Result(reason, self.complete(reason), self.trace, self.recording))

@@ -50,8 +50,9 @@ class ChatCall(Call[ChatGenerationChunk]):
         new_reply: Callable[[int], ReplyBuilder],
         max_resamples: int,
         document: Mapping[str, Json] | None,
+        trace_path: str | None,
     ) -> None:
-        super().__init__(runtime, request, max_resamples=max_resamples)
+        super().__init__(runtime, request, max_resamples=max_resamples, trace_path=trace_path)
         self._new_reply = new_reply
         self._document = document
         self.reply = new_reply(0)
@@ -113,6 +114,7 @@ def prepare(
         texts=recent_texts(turns),
         n_stable=runtime.stable_prefix(turns, bound, prompt),
         shown=runtime.shown,
+        recorded=options.traces.recorded,
     )
     parallel = options.tools.parallel_tool_calls
 
@@ -140,6 +142,7 @@ def prepare(
         new_reply=new_reply,
         max_resamples=options.law.max_resamples if enforced else 0,
         document=wanted.schema if enforced and wanted is not None else None,
+        trace_path=options.traces.trace_path,
     )
 
 

@@ -45,8 +45,9 @@ class TextCall(Call[GenerationChunk]):
         matcher: Matcher | None,
         *,
         max_resamples: int,
+        trace_path: str | None,
     ) -> None:
-        super().__init__(runtime, request, max_resamples=max_resamples)
+        super().__init__(runtime, request, max_resamples=max_resamples, trace_path=trace_path)
         self._constraint = constraint
         self._matcher = matcher
         self.begin(0)
@@ -175,10 +176,18 @@ def prepare_completion(
         draft=options.draft,
         tool_set=_name_of(constraint, options.draft.agent),
         texts=(prompt[-RECENT_CHARACTERS:],),
+        recorded=options.traces.recorded,
     )
     enforced = law.startswith("enforce")
     resamples = options.law.max_resamples if enforced else 0
-    return TextCall(runtime, request, constraint, whole, max_resamples=resamples)
+    return TextCall(
+        runtime,
+        request,
+        constraint,
+        whole,
+        max_resamples=resamples,
+        trace_path=options.traces.trace_path,
+    )
 
 
 def _law(

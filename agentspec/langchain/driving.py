@@ -13,8 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from agentspec.calibration.traces import append_trace
 from agentspec.engine.request import Request, Result, Step
 from agentspec.errors import QueueFullError
 from agentspec.langchain.errors import translated
@@ -33,12 +35,21 @@ class Call(ABC, Generic[C]):
     """A request that is ready to be submitted, and its reply as far as it has come.
 
     max_resamples: how many replies that do not fit may be thrown away
+    trace_path:    a file that each reply adds a line to, those that are thrown away included
     """
 
-    def __init__(self, runtime: Runtime, request: Request, *, max_resamples: int = 0) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        request: Request,
+        *,
+        max_resamples: int = 0,
+        trace_path: str | None = None,
+    ) -> None:
         self.runtime = runtime
         self.request = request
         self._max_resamples = max_resamples
+        self._trace_path = None if trace_path is None else Path(trace_path).expanduser()
         self._first = request.generation
         self._started = time.perf_counter()
         self._resampled = 0
@@ -63,6 +74,11 @@ class Call(ABC, Generic[C]):
         """Hands the request to the engine. Raises PromptTooLongError, QueueFullError, EngineClosedError."""
         with translated():
             return self.runtime.engine.submit(self.request)
+
+    def trace(self, result: Result) -> None:
+        """Writes down what is recorded of a reply, where that was asked for. Raises TraceError."""
+        if self._trace_path is not None and result.recording is not None:
+            append_trace(self._trace_path, self.runtime.trace_of(self.request, result))
 
     def again(self, result: Result) -> Stream | None:
         """After `end`: the stream of another reply, where this one is to be thrown away.
@@ -112,6 +128,7 @@ def chunks(call: Call[C], first: Stream, *, sent: bool = True) -> Iterator[C]:
                         begun = sent
                         yield chunk
             last = call.end(stream.result)
+            call.trace(stream.result)
             another = None if begun else call.again(stream.result)
             if another is None:
                 yield from last
@@ -132,6 +149,7 @@ async def achunks(call: Call[C], first: Stream, *, sent: bool = True) -> AsyncGe
                         begun = sent
                         yield chunk
             last = call.end(stream.result)
+            call.trace(stream.result)
             another = None if begun else call.again(stream.result)
             if another is None:
                 for chunk in last:

@@ -23,6 +23,7 @@ from agentspec.config import (
     LawOptions,
     RuntimeOptions,
     SamplingOptions,
+    TraceOptions,
 )
 from agentspec.drafts.plugins import DraftPlugin, check_sources
 from agentspec.errors import ConfigError
@@ -134,6 +135,8 @@ class ConfiguredModel(BaseModel):
     max_block: int = inherit(DraftOptions, "max_block")
     max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
     verifier: Literal["auto", "block", "token_wise", "seed_invariant"] = inherit(DraftOptions, "verifier")
+    trace_path: str | None = inherit(TraceOptions, "trace_path")
+    trace_top_k: int = inherit(TraceOptions, "trace_top_k")
 
     _runtimes: _Runtimes = PrivateAttr(default_factory=_Runtimes)
 

@@ -22,6 +22,7 @@ from agentspec.config import (
     RuntimeOptions,
     SamplingOptions,
     ToolOptions,
+    TraceOptions,
 )
 from agentspec.errors import ConfigError
 
@@ -60,7 +61,14 @@ MODEL_OPTIONS = frozenset({**flat_names(RuntimeOptions), **flat_names(ContextOpt
 
 CALL_OPTIONS = frozenset(
     name
-    for options in (SamplingOptions, GenerationOptions, LawOptions, DraftOptions, ToolOptions)
+    for options in (
+        SamplingOptions,
+        GenerationOptions,
+        LawOptions,
+        DraftOptions,
+        ToolOptions,
+        TraceOptions,
+    )
     for name in flat_names(options)
 )
 """What each call may settle anew."""
@@ -114,6 +122,7 @@ class CallOptions:
     law: LawOptions
     draft: DraftOptions
     tools: ToolOptions
+    traces: TraceOptions
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
@@ -127,4 +136,5 @@ class CallOptions:
             law=parse(LawOptions, values),
             draft=draft,
             tools=parse(ToolOptions, values),
+            traces=parse(TraceOptions, values),
         )

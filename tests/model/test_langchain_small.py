@@ -16,6 +16,7 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk
 
 from agentspec import ChatAgentSpec
+from agentspec.calibration.traces import read_traces
 from agentspec.errors import ContextLengthError, ModelNotFoundError
 from agentspec.types import UserTurn
 
@@ -124,6 +125,24 @@ def test_what_a_user_says_holds_no_control_tokens(model: ChatAgentSpec) -> None:
     assert counts[0] == counts[1] > 0
     read = b"".join(runtime.vocab.pieces()[token] for token in tokens[1]).decode()
     assert attack in read
+
+
+def test_a_trace_says_what_became_of_every_proposal(model: ChatAgentSpec, tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    reply = model.invoke("Count from one to nine.", max_tokens=40, trace_path=str(path), trace_top_k=4)
+    model.invoke("Count from one to nine.", max_tokens=4)
+    (trace,) = read_traces([path])
+    runtime = model._runtime()
+    assert trace.vocab == runtime.vocab.fingerprint  # type: ignore[attr-defined]
+    text = b"".join(map(runtime.vocab.token_bytes, trace.reply)).decode()
+    assert text.strip() == reply.text.strip()
+    counted = reply.response_metadata["agentspec"]["sources"]
+    for source, counts in counted.items():
+        seen = [one for one in trace.observations() if one.source == source]
+        assert sum(one.accepted for one in seen) == counts["accepted"]
+        assert len(seen) <= counts["proposed"]
+    assert [row.at for row in trace.rows] == [*range(len(trace.rows))]
+    assert all(len(row.ids) >= 4 for row in trace.rows)
 
 
 def test_a_closed_model_loads_anew(small_model: Path) -> None:

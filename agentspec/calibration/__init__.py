@@ -1,0 +1,1 @@
+"""What a draft's confidence is worth: measured, recorded, and in time mended."""
