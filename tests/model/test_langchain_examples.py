@@ -113,9 +113,8 @@ def test_approval(model: ChatAgentSpec) -> None:
         assert part in message.text
 
 
-def test_team(model: ChatAgentSpec, widths: list[int]) -> None:
+def test_team(model: ChatAgentSpec) -> None:
     state = team.ask(model)
-    assert max(widths) == len(team.TEAM)  # replies shared passes
     for fact in ("14", "08:05", "95"):
         assert fact in " ".join(state["findings"])
     assert state["answer"]
