@@ -129,7 +129,8 @@ def test_what_a_user_says_holds_no_control_tokens(model: ChatAgentSpec) -> None:
 
 def test_a_trace_says_what_became_of_every_proposal(model: ChatAgentSpec, tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
-    reply = model.invoke("Count from one to nine.", max_tokens=40, trace_path=str(path), trace_top_k=4)
+    traced = model.bind(max_tokens=40, temperature=1.0, trace_path=str(path), trace_top_k=4)
+    reply = traced.invoke("Count from one to nine.")
     model.invoke("Count from one to nine.", max_tokens=4)
     (trace,) = read_traces([path])
     runtime = model._runtime()
