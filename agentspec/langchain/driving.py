@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from agentspec.calibration.traces import append_trace
 from agentspec.engine.request import Request, Result, Step
-from agentspec.errors import QueueFullError
+from agentspec.errors import QueueFullError, TraceError
 from agentspec.langchain.errors import translated
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from agentspec.engine.stream import Stream
 
 __all__ = ["Call", "achunks", "afinish", "chunks", "digest", "finish"]
+
+_log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 """What LangChain streams: chunks of a message, or of a text."""
@@ -76,9 +79,14 @@ class Call(ABC, Generic[C]):
             return self.runtime.engine.submit(self.request)
 
     def trace(self, result: Result) -> None:
-        """Writes down what is recorded of a reply, where that was asked for. Raises TraceError."""
-        if self._trace_path is not None and result.recording is not None:
+        """Writes down what is recorded of a reply, where that was asked for. A trace that cannot be written is
+        warned of: the reply is there, and is not to be lost over it."""
+        if self._trace_path is None or result.recording is None:
+            return
+        try:
             append_trace(self._trace_path, self.runtime.trace_of(self.request, result))
+        except TraceError as error:
+            _log.warning("%s", error)
 
     def again(self, result: Result) -> Stream | None:
         """After `end`: the stream of another reply, where this one is to be thrown away.

@@ -146,6 +146,15 @@ def test_a_trace_says_what_became_of_every_proposal(model: ChatAgentSpec, tmp_pa
     assert all(len(row.ids) >= 4 for row in trace.rows)
 
 
+def test_a_reply_is_not_lost_over_its_trace(
+    model: ChatAgentSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    reply = model.invoke("Hello", max_tokens=4, trace_path=str(tmp_path / "file" / "traces.jsonl"))
+    assert reply.text
+    assert "cannot be written" in caplog.text
+
+
 def test_a_closed_model_loads_anew(small_model: Path) -> None:
     model = ChatAgentSpec(model=str(small_model), n_ctx=512, max_tokens=4)
     first = model._runtime()
