@@ -135,7 +135,7 @@ def _measured(asked: dict[str, Any]) -> Sample:
     """Makes the two calls in this process."""
     from agentspec.bench.chat import call_of
     from agentspec.config import RuntimeOptions
-    from agentspec.engine.runtime import RuntimeSpec, open_runtime
+    from agentspec.engine.loading import RuntimeSpec, open_runtime
 
     turn = next(one for one in load_workload().calls if one.name.startswith(f"{asked['agent']}/"))
     messages = (*turn.messages[:1], {"role": "user", "content": asked["question"]})

@@ -15,7 +15,8 @@ from agentspec.bench.replay import Outcome
 from agentspec.bench.stages import Setup
 from agentspec.bench.workload import Turn
 from agentspec.config import RuntimeOptions
-from agentspec.engine.runtime import Runtime, RuntimeSpec, open_runtime
+from agentspec.engine.loading import RuntimeSpec, open_runtime
+from agentspec.engine.runtime import Runtime
 from agentspec.langchain.call import ChatCall, prepare
 from agentspec.langchain.chat_model import ChatAgentSpec
 from agentspec.langchain.convert import from_openai

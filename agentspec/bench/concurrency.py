@@ -18,8 +18,9 @@ from agentspec.bench.soak import Soak, soak
 from agentspec.bench.together import Gap, Odd, Throughput, explain, measure_gap, measure_throughput
 from agentspec.bench.workload import Workload, load_workload, spread
 from agentspec.config import RuntimeOptions
+from agentspec.engine.loading import RuntimeSpec, open_runtime
 from agentspec.engine.request import Request
-from agentspec.engine.runtime import Runtime, RuntimeSpec, open_runtime
+from agentspec.engine.runtime import Runtime
 from agentspec.llama import Context, Model
 from agentspec.models.pull import ensure
 from agentspec.types import Json

@@ -102,7 +102,7 @@ def cache_warm(
     use to it.
     """
     from agentspec.config import ContextOptions, RuntimeOptions
-    from agentspec.engine.runtime import RuntimeSpec, open_runtime
+    from agentspec.engine.loading import RuntimeSpec, open_runtime
     from agentspec.langchain.chat_model import ChatAgentSpec
     from agentspec.snapshots import default_folder, stored
 

@@ -44,7 +44,7 @@ from agentspec.langchain.tools import ToolLike, bound_tools, choice_as_openai, s
 from agentspec.langchain.wrapped import BoundChatModel, ConfigurableChatModel
 
 if TYPE_CHECKING:
-    from agentspec.engine.runtime import RuntimeSpec
+    from agentspec.engine.loading import RuntimeSpec
 
 __all__ = ["ChatAgentSpec"]
 

@@ -79,8 +79,8 @@ class Call(ABC, Generic[C]):
             return self.runtime.engine.submit(self.request)
 
     def trace(self, result: Result) -> None:
-        """Writes down what is recorded of a reply, where that was asked for. A trace that cannot be written is
-        warned of: the reply is there, and is not to be lost over it."""
+        """Writes down what is recorded of a reply, where that was asked for. A trace that cannot be written
+        is warned of: the reply is there, and is not to be lost over it."""
         if self._trace_path is None or result.recording is None:
             return
         try:

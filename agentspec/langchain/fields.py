@@ -39,7 +39,8 @@ from agentspec.langchain.options import (
 )
 
 if TYPE_CHECKING:
-    from agentspec.engine.runtime import Runtime, RuntimeSpec
+    from agentspec.engine.loading import RuntimeSpec
+    from agentspec.engine.runtime import Runtime
 
 __all__ = ["ConfiguredModel"]
 
@@ -195,7 +196,7 @@ class ConfiguredModel(BaseModel):
         runtimes = self._runtimes
         if runtimes.given is not None and model in (None, runtimes.given.name):
             return runtimes.given
-        from agentspec.engine.runtime import open_runtime  # here: it loads llama.cpp
+        from agentspec.engine.loading import open_runtime  # here: it loads llama.cpp
 
         spec = self._spec(model or self.model)
         runtime = runtimes.opened[spec] = open_runtime(spec)  # the one that is open, unless it was closed
@@ -212,7 +213,7 @@ class ConfiguredModel(BaseModel):
             runtime.close()
 
     def _spec(self, model: str) -> RuntimeSpec:
-        from agentspec.engine.runtime import RuntimeSpec  # here: it loads llama.cpp
+        from agentspec.engine.loading import RuntimeSpec  # here: it loads llama.cpp
 
         draft = self.draft
         if draft == "auto":

@@ -14,7 +14,7 @@ from agentspec.engine.core import Core
 def _no_snapshots() -> Iterator[None]:
     """What a prompt left on disk is nothing to another test. Those of snapshots run other processes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentspec.engine.runtime._open_snapshots", lambda *_: None)
+        patch.setattr("agentspec.engine.loading._open_snapshots", lambda *_: None)
         yield
 
 

@@ -148,17 +148,17 @@ def test_a_seed_that_is_given_fixes_the_reply(values: dict[str, Any], verifier: 
 
 
 def test_the_draft_belongs_to_the_default_model() -> None:
-    runtime = pytest.importorskip("agentspec.engine.runtime")
+    loading = pytest.importorskip("agentspec.engine.loading")
     spec = ChatAgentSpec()._spec(config.DEFAULT_MODEL)
     assert spec.draft == config.DEFAULT_DRAFT
-    assert isinstance(spec, runtime.RuntimeSpec)
+    assert isinstance(spec, loading.RuntimeSpec)
     assert ChatAgentSpec(draft=None)._spec(config.DEFAULT_MODEL).draft is None
     assert ChatAgentSpec()._spec("other.gguf").draft is None
     assert ChatAgentSpec(draft="d.gguf")._spec("other.gguf").draft == "d.gguf"
 
 
 def test_the_drafts_options_are_its_own_over_the_targets() -> None:
-    pytest.importorskip("agentspec.engine.runtime")
+    pytest.importorskip("agentspec.engine.loading")
     spec = ChatAgentSpec(n_threads=3, type_k="q8_0", draft_options={"n_threads": 1})._spec("x")
     assert (spec.target.n_threads, spec.draft_runtime.n_threads) == (3, 1)
     assert spec.draft_runtime.type_k == "q8_0"

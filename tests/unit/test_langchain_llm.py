@@ -72,7 +72,7 @@ def test_fields_are_those_of_the_chat_model_but_for_its_own() -> None:
 
 
 def test_equal_settings_are_one_runtimes() -> None:
-    pytest.importorskip("agentspec.engine.runtime")
+    pytest.importorskip("agentspec.engine.loading")
     assert AgentSpecLLM()._spec("x.gguf") == ChatAgentSpec()._spec("x.gguf")
     assert AgentSpecLLM(n_ctx=512)._spec("x.gguf") != ChatAgentSpec()._spec("x.gguf")
 

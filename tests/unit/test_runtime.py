@@ -9,7 +9,8 @@ import pytest
 
 from agentspec.chat.template import ChatTemplate
 from agentspec.engine.engine import Engine
-from agentspec.engine.runtime import Runtime, _chat_template
+from agentspec.engine.loading import _chat_template
+from agentspec.engine.runtime import Runtime
 from agentspec.errors import ConfigError, TemplateError
 from agentspec.grammar.matcher import CompiledGrammar
 from agentspec.grammar.text import Pattern, compile_pattern, matches
