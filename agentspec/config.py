@@ -247,6 +247,13 @@ class DraftOptions(Options):
     max_model_tokens: int = Field(
         12, ge=1, le=64, description="Most tokens of one block that the draft model may propose."
     )
+    draft_temperature: float | None = Field(
+        None,
+        gt=0.0,
+        le=100.0,
+        description="Temperature that the draft model's tokens are drawn at, whatever the law's; calibration "
+        "is then left out. For experiments: None, the law's own and what calibration makes of it, is faster.",
+    )
     agent: str = Field(
         "",
         description="Keeps what is learned from earlier replies apart: agents that share tools but not "

@@ -15,6 +15,7 @@
     ├── TemplateError            the model's chat template refused the conversation
     ├── ContextLengthError       the prompt does not fit the context
     ├── TraceError               a trace file cannot be read or written
+    ├── CalibrationError         a calibration file cannot be read, written or used here
     ├── ReplyError               a text that was to fit a schema or a pattern was cut, or does not fit
     └── EngineError
         ├── DecodeError          llama.cpp refused a batch
@@ -33,6 +34,7 @@ __all__ = [
     "AgentSpecError",
     "BackendError",
     "CacheError",
+    "CalibrationError",
     "ConfigError",
     "ContextLengthError",
     "DeadlineExceededError",
@@ -153,6 +155,10 @@ class ReplyError(AgentSpecError, ValueError):
 
 class TraceError(AgentSpecError, ValueError):
     """A trace file cannot be read or written; the message names the file, and the line where there is one."""
+
+
+class CalibrationError(AgentSpecError, ValueError):
+    """A calibration file cannot be read or written, or is not for this target; the message names it."""
 
 
 class EngineError(AgentSpecError, RuntimeError):

@@ -89,7 +89,8 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often each turn is measured, after a warm-up.")] = 3,
 ) -> None:
     """An agent at work on local models, then its tool-call turns again under each draft."""
-    model = ChatAgentSpec(temperature=0.0, history="memory", snapshots="off")  # as if it were the first run
+    # as if it were the first run
+    model = ChatAgentSpec(temperature=0.0, history="memory", calibration="memory", snapshots="off")
     console.rule("an agent at work")
     conversation = agent.run(model)
     turns = tool_call_turns(conversation)

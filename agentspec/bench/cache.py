@@ -147,6 +147,7 @@ def _measured(asked: dict[str, Any]) -> Sample:
             n_parallel=1,
             target=options,
             draft_runtime=options,
+            calibration="memory",
             history="off",
         )
     )

@@ -52,6 +52,7 @@ def open_chat(
         n_parallel=n_parallel,
         target=options,
         draft_runtime=options,
+        calibration="memory",
         history="memory",  # a measurement is neither to be remembered nor to remember an earlier one
         snapshots="off",
         plugins=setup.plugins,

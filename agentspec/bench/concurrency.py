@@ -149,6 +149,7 @@ def _spec(model: str, draft: str | None, n_parallel: int, n_ctx: int, options: R
         n_parallel=n_parallel,
         target=options,
         draft_runtime=options,
+        calibration="memory",
         history="memory",
         snapshots="off",
     )

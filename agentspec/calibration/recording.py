@@ -6,12 +6,13 @@ sequences, sessions or files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from agentspec.calibration.calibrator import Where
 from agentspec.calibration.observe import Observation, observe
 from agentspec.law import probability_of
 from agentspec.types import Distribution, Proposal
@@ -25,11 +26,15 @@ class Note(NamedTuple):
     place:      its context class (`agentspec.places`)
     confidence: the source's, of a token that was proposed with certainty
     forced:     whether no other token was legal
+    laws:       what sources offered for it, by source, before calibration; none where it was no law
+    where:      what the calibration of these is kept by
     """
 
     place: str
     confidence: float
     forced: bool
+    laws: Mapping[str, Distribution]
+    where: Where
 
 
 class RecordedBlock(NamedTuple):
@@ -46,18 +51,21 @@ class RecordedBlock(NamedTuple):
 
 
 class RecordedRow(NamedTuple):
-    """Both laws at one position, cut to the most likely tokens of either.
+    """The laws at one position, cut to the most likely tokens of each.
 
     at:           position in the reply
     ids:          shape (k,), the target's most likely first
     target_probs: shape (k,)
-    draft_probs:  shape (k,); None where the token was proposed with certainty, or none was proposed
+    draft_probs:  what the token was drawn from, shape (k,); None where it was proposed with certainty, or
+                  none was proposed
+    offers:       what sources offered, by source, before calibration; shape (k,) each
     """
 
     at: int
     ids: Sequence[int]
     target_probs: Sequence[float]
     draft_probs: Sequence[float] | None
+    offers: Mapping[str, Sequence[float]]
 
 
 class _Laws(Protocol):
@@ -97,16 +105,23 @@ class Recording:
         self.blocks.append(RecordedBlock(at, len(proposals), seen))
         if self.top_k:
             for index in range(min(accepted + 1, len(laws))):
-                draft_probs = proposals[index].draft_probs if index < len(proposals) else None
-                self.rows.append(_row(at + index, laws[index], draft_probs, self.top_k))
+                proposed = index < len(proposals)
+                draft_probs = proposals[index].draft_probs if proposed else None
+                offers = notes[index].laws if proposed else {}
+                self.rows.append(_row(at + index, laws[index], draft_probs, offers, self.top_k))
 
 
-def _row(at: int, law: Distribution, draft: Distribution | None, top_k: int) -> RecordedRow:
-    ids = _top(law, top_k)
-    if draft is not None:
-        ids += [token for token in _top(draft, top_k) if token not in ids]
-    drafted = None if draft is None else [probability_of(draft, token) for token in ids]
-    return RecordedRow(at, ids, [probability_of(law, token) for token in ids], drafted)
+def _row(
+    at: int, law: Distribution, draft: Distribution | None, offers: Mapping[str, Distribution], top_k: int
+) -> RecordedRow:
+    others = [*offers.values()] if draft is None else [draft, *offers.values()]
+    ids = list(dict.fromkeys(token for one in (law, *others) for token in _top(one, top_k)))
+
+    def at_ids(one: Distribution) -> list[float]:
+        return [probability_of(one, token) for token in ids]
+
+    drafted = None if draft is None else at_ids(draft)
+    return RecordedRow(at, ids, at_ids(law), drafted, {name: at_ids(one) for name, one in offers.items()})
 
 
 def _top(law: Distribution, count: int) -> list[int]:

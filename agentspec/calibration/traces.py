@@ -92,14 +92,25 @@ class TraceBlock(_Line):
 
 
 class TraceRow(_Line):
-    """Both laws at one position, cut to the most likely tokens of either."""
+    """The laws at one position, cut to the most likely tokens of each."""
 
     at: int = Field(ge=0, description="Position in the reply.")
     ids: list[TokenId] = Field(description="The target's most likely first.")
     target_probs: list[Probability]
     draft_probs: list[Probability] | None = Field(
-        description="Null where the token was proposed with certainty, or none was."
+        description="What the token was drawn from. Null where it was proposed with certainty, or none was."
     )
+    offers: dict[str, list[Probability]] = Field(
+        default_factory=dict,
+        description="What sources offered for it, by source, before calibration: laws, not certain tokens.",
+    )
+
+    @model_validator(mode="after")
+    def _columns_match(self) -> Self:
+        columns = [self.target_probs, self.draft_probs or self.ids, *self.offers.values()]
+        if any(len(column) != len(self.ids) for column in columns):
+            raise ValueError("its columns are not of one length")
+        return self
 
 
 class ReplyTrace(_Line):
@@ -149,6 +160,7 @@ def recorded(recording: Recording) -> dict[str, object]:
             ids=list(row.ids),
             target_probs=[*map(_rounded, row.target_probs)],
             draft_probs=None if row.draft_probs is None else [*map(_rounded, row.draft_probs)],
+            offers={name: [*map(_rounded, probs)] for name, probs in row.offers.items()},
         )
         for row in recording.rows
     ]

@@ -72,6 +72,7 @@ def accuracy_command(
         n_parallel=1,
         n_gpu_layers=layers(n_gpu_layers),
         n_threads=n_threads,
+        calibration="memory",
         history="memory",
         snapshots="off",
     )

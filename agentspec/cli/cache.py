@@ -115,6 +115,7 @@ def cache_warm(
         n_parallel=n_parallel or ContextOptions().n_parallel,
         target=options,
         draft_runtime=options,
+        calibration="memory",
         history="off",
         ignore_costs=True,  # the draft model is to read the prompt, whether it would pay or not
     )

@@ -78,7 +78,8 @@ class DraftRequest(Protocol):
 
     @property
     def sampling(self) -> SamplingOptions:
-        """The settings of the target's law, for drafts that draw from a model of their own."""
+        """What laws of a draft are to be made with: the settings of the target's law, unless the request
+        asks for another temperature."""
         ...
 
     @property

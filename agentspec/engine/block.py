@@ -16,7 +16,7 @@ from agentspec.errors import AgentSpecError
 from agentspec.places import TEXT, Place, PlaceScanner
 from agentspec.types import Distribution, Legal, Matcher, Proposal
 
-__all__ = ["Block"]
+__all__ = ["Block", "checked"]
 
 Draw = Callable[[Distribution, int], int]
 """A reply's chance: (distribution, position in the block) to a token."""
@@ -111,7 +111,7 @@ class Block:
         """
         if not self.room:
             raise ValueError("a token was drawn for a block that takes no more")
-        recorded = self._recorded(draft_probs)
+        recorded = checked(draft_probs, self.n_vocab)
         token = self._draw(recorded, len(self.proposals))
         self._add(Proposal(token, recorded, source))
         self._n_drawn = len(self.proposals)
@@ -155,18 +155,6 @@ class Block:
             if not skip_forced or legal is None or len(legal) > 1
         ]
 
-    def _recorded(self, draft_probs: Distribution) -> Distribution:
-        """A copy: what is recorded must be what was drawn from, also when a source reuses its arrays."""
-        ids = np.array(draft_probs.ids, dtype=np.int64)
-        probs = np.array(draft_probs.probs, dtype=np.float64)
-        if ids.ndim != 1 or ids.shape != probs.shape or not ids.size:
-            raise ValueError(f"a distribution of shapes {ids.shape} and {probs.shape}")
-        if not (ids[0] >= 0 and ids[-1] < self.n_vocab and np.all(ids[1:] > ids[:-1])):
-            raise ValueError(f"a distribution whose ids do not ascend within a vocabulary of {self.n_vocab}")
-        if not (probs.min() >= 0.0 and abs(float(probs.sum()) - 1.0) <= 1e-6):
-            raise ValueError(f"a distribution whose probabilities sum to {probs.sum()}, or have one below 0")
-        return Distribution(ids, probs)
-
     def _add(self, proposal: Proposal) -> None:
         """Adds one token; one that nothing can follow closes the block."""
         legal = _contains(self.legal[-1], proposal.token)
@@ -195,6 +183,20 @@ class Block:
     def _fail(self, error: AgentSpecError) -> None:
         self.error = error
         self._open = False
+
+
+def checked(law: Distribution, n_vocab: int) -> Distribution:
+    """A copy of a source's law: what is recorded must be what was drawn from, also when a source reuses its
+    arrays. Raises ValueError for what is not a distribution over the vocabulary."""
+    ids = np.array(law.ids, dtype=np.int64)
+    probs = np.array(law.probs, dtype=np.float64)
+    if ids.ndim != 1 or ids.shape != probs.shape or not ids.size:
+        raise ValueError(f"a distribution of shapes {ids.shape} and {probs.shape}")
+    if not (ids[0] >= 0 and ids[-1] < n_vocab and np.all(ids[1:] > ids[:-1])):
+        raise ValueError(f"a distribution whose ids do not ascend within a vocabulary of {n_vocab}")
+    if not (probs.min() >= 0.0 and abs(float(probs.sum()) - 1.0) <= 1e-6):
+        raise ValueError(f"a distribution whose probabilities sum to {probs.sum()}, or have one below 0")
+    return Distribution(ids, probs)
 
 
 def _contains(legal: Legal, token: int) -> bool:

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from agentspec.calibration.calibrator import Calibrator
+from agentspec.calibration.files import CalibrationStore
 from agentspec.config import BUILT_IN_SOURCES, DraftOptions
 from agentspec.drafts.base import Draft, EndedReply
 from agentspec.engine.block import Block
@@ -69,6 +71,8 @@ class Core:
     rules:  makes a request's chance and rule of acceptance from its options and its seed
     costs:  what passes take; measured before the first one, where they are not given
     snapshots: stored states of prompt prefixes, of the target's fingerprint; None keeps none
+    calibrator: what is known of the sources; None begins with nothing, and learns
+    calibration_store: keeps that across runs; None forgets it with the process
 
     Raises ConfigError for two sources of one name.
     """
@@ -82,13 +86,15 @@ class Core:
         rules: Callable[[DraftOptions, int], Rule] = make_rule,
         costs: Costs | None = None,
         snapshots: StateStore | None = None,
+        calibrator: Calibrator | None = None,
+        calibration_store: CalibrationStore | None = None,
     ) -> None:
         self._target = target
         self._vocab = vocab
         self._costs = Costs() if costs is None else costs
         self._scheduler = Scheduler(target, self._costs.target, snapshots)
         self._drafts = tuple(drafts)
-        self._planner = Planner(drafts, self._costs)
+        self._planner = Planner(drafts, self._costs, calibrator, calibration_store)
         self._rules = rules
         names = [draft.name for draft in drafts]
         if len(set(names)) < len(names):
@@ -310,7 +316,7 @@ class Core:
             verdict = sequence.rule.verify(block.proposals, laws, sequence.n_reply)
             sequence.trace.add_seconds("verify", time.perf_counter() - started)
             if entry.plan is not None:
-                self._planner.learn(entry.plan, verdict.accepted)
+                self._planner.learn(entry.plan, verdict.accepted, laws)
                 if sequence.recording is not None:
                     notes, at = entry.plan.notes, sequence.n_reply
                     sequence.recording.add(at, block.proposals, notes, laws, verdict.accepted)
@@ -422,7 +428,7 @@ def _plan(sequence: RunningSequence, block: Block) -> BlockPlan:
         slot=sequence.slot,
         block=block,
         n_prompt=sequence.n_prompt,
-        sampling=request.sampling,
+        law_sampling=request.sampling,
         draft=request.draft,
         trace=sequence.trace,
         tool_set=request.tool_set,

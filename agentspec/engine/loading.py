@@ -11,8 +11,11 @@ import functools
 import threading
 import weakref
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from agentspec.calibration.calibrator import Calibrator
+from agentspec.calibration.files import CalibrationStore, read_calibration
 from agentspec.chat import formats
 from agentspec.chat.formats import WireFormat
 from agentspec.chat.template import ChatTemplate, template_source
@@ -52,6 +55,7 @@ class RuntimeSpec:
     plugins:      draft sources beside the built-in and the installed ones: (name, plugin) of each
     snapshots:    whether the state of prompts that conversations share is kept on disk
     ignore_costs: propose whatever is offered, whatever a pass takes: to measure what drafts know
+    calibration:  "online", "off", or the path of a calibration.v1 file; "memory" is "online" without a file
     """
 
     model: str
@@ -67,6 +71,7 @@ class RuntimeSpec:
     plugins: tuple[tuple[str, DraftPlugin], ...] = ()
     snapshots: Literal["disk", "off"] = "disk"
     ignore_costs: bool = False
+    calibration: str = "online"
 
 
 _OPEN: weakref.WeakValueDictionary[RuntimeSpec, Runtime] = weakref.WeakValueDictionary()
@@ -122,12 +127,15 @@ def _load(spec: RuntimeSpec) -> Runtime:
                 open_snapshots=open_snapshots,
             )
             drafts.append(stack.enter_context(draft))
+        calibrator, store = _calibration(spec, vocab)
         core = Core(
             context,
             vocab,
             drafts,
             costs=Costs.free() if spec.ignore_costs else None,
             snapshots=open_snapshots(context),
+            calibrator=calibrator,
+            calibration_store=store,
         )
         freeing = stack.pop_all()  # from here on the engine's thread frees the models
     return Runtime(
@@ -142,6 +150,22 @@ def _load(spec: RuntimeSpec) -> Runtime:
         draft=spec.draft,
         fingerprint=vocab.fingerprint,
     )
+
+
+def _calibration(spec: RuntimeSpec, vocab: Vocab) -> tuple[Calibrator, CalibrationStore | None]:
+    """What is known of the drafts, and where more of it is kept. Raises CalibrationError for a file that was
+    asked for and cannot be used."""
+    match spec.calibration:
+        case "off":
+            return Calibrator(neutral=True), None
+        case "memory":
+            return Calibrator(), None
+        case "online":
+            folder = cache_dir() / "calibration"
+            store = CalibrationStore(folder, model=spec.model, draft=spec.draft, vocab=vocab.fingerprint)
+            return store.load(), store
+        case path:
+            return read_calibration(Path(path), vocab=vocab.fingerprint).calibrator(adapts=False), None
 
 
 def _chat_template(

@@ -5,22 +5,23 @@ It must not know which source is asked when, nor what a pass costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from agentspec.calibration.calibrator import Calibrator, Where
 from agentspec.calibration.recording import Note
+from agentspec.calibration.survival import Cell, Survival, context_class, heat
 from agentspec.config import DraftOptions, SamplingOptions
 from agentspec.drafts.base import Draft, Offer
-from agentspec.engine.block import Block
-from agentspec.engine.survival import Cell, Survival, context_class, heat
+from agentspec.engine.block import Block, checked
 from agentspec.places import Place
 from agentspec.trace import Trace
 from agentspec.types import Distribution, Matcher
 
-__all__ = ["BlockPlan", "Weighed", "weigh"]
+__all__ = ["BlockPlan", "Weighed", "join", "weigh"]
 
 
 @dataclass(slots=True, eq=False)
@@ -32,13 +33,13 @@ class BlockPlan:
     notes:    what is known of each token, for recordings
     asked:    how many tokens of the block each source that runs a model was asked for
     n_paid:   the length below which it is not cut, since a probe has paid for it
-    rival:    what a cheap source promises for the next token, while its offer waits for a model; else 0
+    rival:    what a cheap source offers for the next token, while it waits for a model
     """
 
     slot: int
     block: Block
     n_prompt: int
-    sampling: SamplingOptions
+    law_sampling: SamplingOptions
     draft: DraftOptions
     trace: Trace
     tool_set: str = ""
@@ -48,7 +49,7 @@ class BlockPlan:
     notes: list[Note] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     n_paid: int = 0
-    rival: float = 0.0
+    rival: Weighed | None = None
 
     # -------------------------------------------------------------------------- what sources may read
 
@@ -72,6 +73,12 @@ class BlockPlan:
     def room(self) -> int:
         return self.block.room
 
+    @property
+    def sampling(self) -> SamplingOptions:
+        if (temperature := self.draft.draft_temperature) is None:
+            return self.law_sampling
+        return self.law_sampling.model_copy(update={"temperature": temperature})
+
     # ---------------------------------------------------------------------------- what the planner notes
 
     @property
@@ -94,23 +101,39 @@ class BlockPlan:
     def cell(self, source: str, confidence: float | None) -> Cell:
         """Where estimates for a source's next token are kept; with None, for the source as a whole."""
         place = context_class(self.block.place.kind, self.block.legal[-1])
-        return Cell.of(source, place, confidence, heat(self.sampling))
+        return Cell.of(source, place, confidence, heat(self.law_sampling))
+
+    @property
+    def where(self) -> Where:
+        """What the calibration of a law for the next token is kept by."""
+        place = context_class(self.block.place.kind, self.block.legal[-1])
+        return Where(self.tool_set, place, heat(self.law_sampling))
 
     def forced(self) -> bool:
         """Whether only one token is legal next: whoever proposes it is right."""
         legal = self.block.legal[-1]
         return legal is not None and len(legal) == 1
 
-    def propose(self, token: int, source: str, confidence: float, survival: Survival) -> bool:
+    def propose(
+        self,
+        token: int,
+        source: str,
+        confidence: float,
+        survival: Survival,
+        laws: Mapping[str, Distribution] | None = None,
+    ) -> bool:
         """Adds a token that is proposed with certainty; False where it is illegal or nothing more fits.
+
+        laws: what it was chosen from, if it was, as those of `Weighed`
 
         Raises ValueError for an id that the vocabulary has not.
         """
         forced, cell, whole = self.forced(), self.cell(source, confidence), self.cell(source, None)
+        where = self.where
         if not self.block.propose(token, source):
             return False
         self._note(() if forced else (cell, whole), 1.0 if forced else survival.estimate(cell))
-        self.notes.append(Note(cell.place, 1.0 if forced else confidence, forced))
+        self.notes.append(Note(cell.place, 1.0 if forced else confidence, forced, laws or {}, where))
         return True
 
     def draw(self, offer: Weighed) -> None:
@@ -119,10 +142,10 @@ class BlockPlan:
         Raises ValueError, before anything is drawn, for what is not a distribution over the vocabulary.
         """
         assert offer.draft_probs is not None
-        whole = self.cell(offer.source, None)
+        whole, where = self.cell(offer.source, None), self.where
         self.block.draw(offer.draft_probs, offer.source)
         self._note((offer.cell, whole), offer.estimate)
-        self.notes.append(Note(whole.place, 1.0, forced=False))
+        self.notes.append(Note(whole.place, 1.0, False, offer.laws, where))
 
     def _note(self, cells: tuple[Cell, ...], estimate: float) -> None:
         self.survival.append(self.reach * estimate)
@@ -132,8 +155,10 @@ class BlockPlan:
 class Weighed(NamedTuple):
     """An offer that may be taken.
 
-    cell:     where estimates for its first token are kept
-    estimate: the probability that its first token is accepted if the block so far is
+    draft_probs: calibrated
+    cell:        where estimates for its first token are kept
+    estimate:    the probability that its first token is accepted if the block so far is
+    laws:        what sources offered for its first token, by source, before calibration
     """
 
     source: str
@@ -142,25 +167,54 @@ class Weighed(NamedTuple):
     draft_probs: Distribution | None
     cell: Cell
     estimate: float
+    laws: Mapping[str, Distribution]
 
 
-def weigh(offer: Offer, source: str, plan: BlockPlan, survival: Survival) -> Weighed | None:
+def weigh(offer: Offer, source: str, plan: BlockPlan, calibrator: Calibrator) -> Weighed | None:
     """The offer with what its first token is worth here; None where it offers nothing that is legal.
 
     Raises ValueError where it is no offer: a run without a confidence for each token, or with ids that the
-    vocabulary has not.
+    vocabulary has not, or what is no distribution over it.
     """
     tokens, confidence, draft_probs = offer
     if len(tokens) != len(confidence):
         raise ValueError(f"{len(tokens)} tokens offered with {len(confidence)} confidences")
-    if draft_probs is None:
-        if any(not 0 <= token < plan.block.n_vocab for token in tokens):
-            raise ValueError(f"offered ids outside the vocabulary of {plan.block.n_vocab}")
-        if not tokens or not plan.block.allows(tokens[0]):
-            return None
-    cell = plan.cell(source, confidence[0] if draft_probs is None else _agreement(draft_probs))
-    forced = draft_probs is None and plan.forced()
-    return Weighed(source, tokens, confidence, draft_probs, cell, 1.0 if forced else survival.estimate(cell))
+    if draft_probs is not None:
+        return _of_laws(source, {source: checked(draft_probs, plan.block.n_vocab)}, plan, calibrator)
+    if any(not 0 <= token < plan.block.n_vocab for token in tokens):
+        raise ValueError(f"offered ids outside the vocabulary of {plan.block.n_vocab}")
+    if not tokens or not plan.block.allows(tokens[0]):
+        return None
+    cell = plan.cell(source, confidence[0])
+    estimate = 1.0 if plan.forced() else calibrator.survival.estimate(cell)
+    return Weighed(source, tokens, confidence, None, cell, estimate, {})
+
+
+def join(paid: Weighed, rival: Weighed | None, plan: BlockPlan, calibrator: Calibrator) -> Weighed:
+    """The offer that has cost a pass, mixed with one for the same token that waited for it, where both are
+    laws."""
+    if rival is None or not paid.laws or not rival.laws:
+        return paid
+    return _of_laws(paid.source, {**paid.laws, **rival.laws}, plan, calibrator) or paid
+
+
+def _of_laws(
+    source: str, laws: Mapping[str, Distribution], plan: BlockPlan, calibrator: Calibrator
+) -> Weighed | None:
+    """The calibrated offer of a law, or of two. One that has become certain is a token like any other: None
+    where that is illegal."""
+    as_asked = plan.draft.draft_temperature is not None
+    law = laws[source] if as_asked else calibrator.calibrated(laws, plan.where)
+    certain = len(law.ids) == 1 < len(laws[source].ids)
+    confidence = _agreement(laws[source] if certain else law)
+    cell = plan.cell(source, confidence)
+    estimate = calibrator.survival.estimate(cell)
+    if not certain:
+        return Weighed(source, (), (), law, cell, estimate, laws)
+    token = int(law.ids[0])
+    if not plan.block.allows(token):
+        return None
+    return Weighed(source, (token,), (confidence,), None, cell, estimate, laws)
 
 
 def _agreement(law: Distribution) -> float:

@@ -1,7 +1,7 @@
 """Builds blocks: from all sources in turn, for as long as it pays.
 
 A block is composed: a forced run, a copied span, a token of the model, a forced run, and so on. What each
-token is expected to bring is learned from the past (`engine.survival`), what it costs is measured
+token is expected to bring is learned from the past (`calibration.survival`), what it costs is measured
 (`engine.cost`), and a block ends where one more token would lower the expected tokens per second of its pass.
 So drafting is no slower than not drafting, but for what it costs to find that out, and that has a budget.
 
@@ -17,13 +17,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from agentspec.calibration.calibrator import Calibrator
+from agentspec.calibration.files import CalibrationStore
 from agentspec.config import DraftOptions
 from agentspec.drafts.base import Draft, EndedReply
 from agentspec.engine.cost import Costs
-from agentspec.engine.offers import BlockPlan, Weighed, weigh
-from agentspec.engine.survival import Survival
+from agentspec.engine.offers import BlockPlan, Weighed, join, weigh
 from agentspec.engine.worth import Pass
 from agentspec.errors import AgentSpecError
+from agentspec.verify import Laws
 
 __all__ = ["Planner"]
 
@@ -47,15 +49,25 @@ _PROBES = 0.02
 class Planner:
     """Composes blocks from draft sources.
 
-    drafts: of offers that promise the same, that of the first is taken
-    costs:  of passes: read here and, for the sources' own passes, refreshed
+    drafts:     of offers that promise the same, that of the first is taken
+    costs:      of passes: read here and, for the sources' own passes, refreshed
+    calibrator: what is known of the sources' laws, and of how often they are accepted
+    store:      keeps that across runs; None forgets it with the process
     """
 
-    def __init__(self, drafts: Sequence[Draft], costs: Costs) -> None:
+    def __init__(
+        self,
+        drafts: Sequence[Draft],
+        costs: Costs,
+        calibrator: Calibrator | None = None,
+        store: CalibrationStore | None = None,
+    ) -> None:
         self._drafts = tuple(drafts)
         self._costs = costs
         self._floor = 0.0 if costs.nothing else _FLOOR
-        self._survival = Survival()
+        self._calibrator = Calibrator() if calibrator is None else calibrator
+        self._survival = self._calibrator.survival
+        self._store = store
         self._followed: dict[str, float] = {}  # what cheap sources add after a token of a model, by model
         self._forgone: dict[tuple[str, int], float] = {}  # seconds, by model and slot
         self._spare = 0.0  # seconds that probes may take
@@ -100,12 +112,17 @@ class Planner:
         self._extend([plan for plan in plans if plan.rival], sources, pass_)
         self._cut(plans, pass_)
 
-    def learn(self, plan: BlockPlan, accepted: int) -> None:
+    def learn(self, plan: BlockPlan, accepted: int, laws: Laws | None = None) -> None:
         """Notes how many tokens of a block were accepted. Nothing is known of those after the first that was
-        not."""
+        not.
+
+        laws: the target's, as the rule saw them; without them, drafts' laws are not learned from
+        """
         for index, cells in enumerate(plan.cells[: accepted + 1]):
             for cell in cells:
                 self._survival.learn(cell, accepted=index < accepted)
+            if laws is not None and (note := plan.notes[index]).laws:
+                self._calibrator.learn(note.laws, note.where, laws[index])
 
     def passed(self, seconds: float) -> None:
         """Replies that draft would have taken so long for a token each; a share of it may go to probes."""
@@ -114,13 +131,17 @@ class Planner:
 
     def ended(self, reply: EndedReply, options: DraftOptions) -> None:
         """Tells the sources that took part in a reply that it is over."""
+        if self._store is not None:
+            self._store.replied(self._calibrator)
         for draft in self._drafts:
             self._forgone.pop((draft.name, reply.slot), None)
             if draft.name in options.sources:
                 self._guarded(draft, (), lambda draft=draft: draft.ended(reply))  # type: ignore[misc]
 
     def close(self) -> None:
-        """Lets every source save what it keeps."""
+        """Saves what was learned, and lets every source save what it keeps."""
+        if self._store is not None:
+            self._store.save(self._calibrator)
         for draft in self._drafts:
             self._guarded(draft, (), draft.close)
 
@@ -153,13 +174,13 @@ class Planner:
 
     def _hold_back(self, plan: BlockPlan, best: dict[int, Weighed], sources: Sequence[Draft]) -> None:
         """Takes the best offer away where a model that may be asked is expected to do better."""
-        plan.rival = 0.0
+        plan.rival = None
         offer = best.get(plan.slot)
         if offer is not None and any(
             plan.may_ask(source) and offer.estimate < self._survival.estimate(plan.cell(source.name, None))
             for source in sources
         ):
-            plan.rival = offer.estimate
+            plan.rival = offer
             del best[plan.slot]
 
     def _ask(
@@ -175,7 +196,7 @@ class Planner:
         def ask() -> list[tuple[BlockPlan, Weighed]]:
             found = []
             for plan, offer in zip(plans, source.offer(plans), strict=True):
-                weighed = offer and weigh(offer, source.name, plan, self._survival)
+                weighed = offer and weigh(offer, source.name, plan, self._calibrator)
                 if weighed:
                     found.append((plan, weighed))
             return found
@@ -208,7 +229,8 @@ class Planner:
                 )
                 if plan.reach * max(estimate, 2 * _FLOOR) < self._floor or (index and estimate < _STEADY):
                     break
-                if not plan.propose(token, offer.source, confidence, self._survival):
+                laws = {} if index else offer.laws
+                if not plan.propose(token, offer.source, confidence, self._survival, laws):
                     break
                 if paid and not index:
                     plan.n_paid = len(plan.block)
@@ -234,7 +256,8 @@ class Planner:
             grown = []
             for plan, offer in offers:
                 plan.asked[model.name] = plan.asked.get(model.name, 0) + 1
-                if self._take(plan, offer, sources, pass_, paid=paid):
+                joined = join(offer, plan.rival, plan, self._calibrator)
+                if self._take(plan, joined, sources, pass_, paid=paid):
                     grown.append((plan, plan.reach, sum(plan.survival)))
             self._extend([plan for plan, _, _ in grown], sources, pass_, models_first=True)
             for plan, reach, total in grown:
@@ -258,7 +281,8 @@ class Planner:
             if model not in sources:
                 return {}, False
             if missing:  # else it cannot read this
-                better = self._survival.estimate(plan.cell(model.name, None)) - plan.rival
+                better = self._survival.estimate(plan.cell(model.name, None))
+                better -= 0.0 if plan.rival is None else plan.rival.estimate
                 able.append((missing, plan.reach * max(better, 0.0) * (1.0 + follow), plan))
         able.sort(key=lambda one: (one[0], -one[1]))  # whoever has to catch up comes last
 

@@ -105,6 +105,12 @@ class ConfiguredModel(BaseModel):
         description="Where earlier replies are kept for the history draft: on disk across runs (the text of "
         "replies, readable by this user alone), in memory, or nowhere.",
     )
+    calibration: str = Field(
+        default="online",
+        description="How drafts are calibrated: 'online' learns from every reply how bold they should be, "
+        "and keeps it (counts, no text) in the cache folder; 'memory' forgets it with the process; 'off' "
+        "takes them as they are; a path is that of a file that `agentspec calibrate` wrote.",
+    )
     draft_plugins: Mapping[str, DraftPlugin] = Field(
         default_factory=dict,
         exclude=True,
@@ -132,6 +138,7 @@ class ConfiguredModel(BaseModel):
     unsupported: Literal["superset", "error"] = inherit(LawOptions, "unsupported")
     max_resamples: int = inherit(LawOptions, "max_resamples")
     draft_sources: tuple[str, ...] = inherit(DraftOptions, "sources")
+    draft_temperature: float | None = inherit(DraftOptions, "draft_temperature")
     agent: str = inherit(DraftOptions, "agent")
     max_block: int = inherit(DraftOptions, "max_block")
     max_model_tokens: int = inherit(DraftOptions, "max_model_tokens")
@@ -188,7 +195,7 @@ class ConfiguredModel(BaseModel):
     @property
     def _identifying_params(self) -> Mapping[str, Any]:
         options = sorted((MODEL_OPTIONS | CALL_OPTIONS) & type(self).model_fields.keys())
-        names = ("model", "draft", "draft_options", "history", "snapshots", *options)
+        names = ("model", "draft", "draft_options", "history", "snapshots", "calibration", *options)
         return self._values(names)
 
     def _runtime(self, model: str | None = None) -> Runtime:
@@ -229,6 +236,7 @@ class ConfiguredModel(BaseModel):
             draft_runtime=_draft_runtime(values, self.draft_options),
             history=self.history,
             snapshots=self.snapshots,
+            calibration=self.calibration,
             plugins=tuple(sorted(self.draft_plugins.items(), key=lambda plugin: plugin[0])),
         )
 

@@ -130,7 +130,7 @@ class World:
             slot=slot,
             block=block,
             n_prompt=len(prompt),
-            sampling=situation.sampling,
+            law_sampling=situation.sampling,
             draft=DraftOptions(),
             trace=Trace(law="contract"),
             tool_set=_TOOL_SET,

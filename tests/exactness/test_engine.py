@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from agentspec.calibration.calibrator import Calibrator
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
 from agentspec.drafts.base import Draft, DraftRequest, EndedReply, Offer
 from agentspec.drafts.grammar import GrammarDraft
@@ -135,6 +136,7 @@ def engine_law(
     end_ids: frozenset[int] = frozenset(),
     options: DraftOptions | None = None,
     costs: Callable[[], Costs] = Costs.free,
+    calibrator: Callable[[], Calibrator] = Calibrator,
 ) -> dict[tuple[int, ...], float]:
     request = Request(
         prompt=PROMPT,
@@ -147,7 +149,7 @@ def engine_law(
     def run(chance: ScriptedChance) -> tuple[int, ...]:
         model = target()
         vocab = TableVocab([f"t{token}" for token in range(model.n_vocab)], end_ids=end_ids)
-        core = Core(model, vocab, drafts(), rules=enumerated(chance), costs=costs())
+        core = Core(model, vocab, drafts(), rules=enumerated(chance), costs=costs(), calibrator=calibrator())
         return generate(core, request)[0]
 
     return enumerate_law(run)

@@ -77,7 +77,7 @@ def plan(
         slot=slot,
         block=block,
         n_prompt=len(prefix),
-        sampling=SamplingOptions(temperature=temperature),
+        law_sampling=SamplingOptions(temperature=temperature),
         draft=DraftOptions(sources=tuple(sources), max_model_tokens=max_model_tokens),
         trace=Trace(law="off"),
     )

@@ -224,7 +224,7 @@ def test_a_trace_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         append_trace(path, reply)
     assert list(read_traces([path])) == written
     assert path.stat().st_mode & 0o077 == 0  # it holds conversations
-    recording = replies(recording_request(1))[0][0]
+    recording, _ = two[0]
     plain = [one for block in recording.blocks for one in block.observations]
     for read, one in zip(written[0].observations(), plain, strict=True):
         assert read[:3] == one[:3]

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from agentspec.calibration.survival import Cell, Survival, context_class, heat
 from agentspec.config import SamplingOptions
-from agentspec.engine.survival import Cell, Survival, context_class, heat
 
 CONFIDENCES = [0.01, 0.2, 0.3, 0.5, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99]
 SURE = Cell.of("lookup", "string", 0.99, 0)

@@ -40,7 +40,7 @@ def plan(survival: Sequence[float], *, drawn: int = 0) -> BlockPlan:
         slot=0,
         block=block,
         n_prompt=1,
-        sampling=SamplingOptions(),
+        law_sampling=SamplingOptions(),
         draft=DraftOptions(),
         trace=Trace(law="off"),
     )

@@ -203,6 +203,7 @@ def open_agentspec(wanted: Mapping[str, Any]) -> Model:
         n_gpu_layers=wanted["n_gpu_layers"],
         temperature=0.0,
         max_tokens=wanted["max_tokens"],
+        calibration="memory",
         history="memory",
         snapshots="off",
         **({"draft": wanted["draft"]} if wanted["drafts"] else undrafted),

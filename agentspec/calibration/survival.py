@@ -10,6 +10,7 @@ It must not know what was proposed, only how it went.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
 from agentspec.config import SamplingOptions
@@ -62,6 +63,14 @@ class Survival:
         accepted, count = self._counts.get(cell, (0.0, 0.0))
         prior = 0.6 if cell.level is None else _PRIORS[cell.level]
         return (accepted + _PRIOR_WEIGHT * prior) / (count + _PRIOR_WEIGHT)
+
+    def items(self) -> Iterable[tuple[Cell, tuple[float, float]]]:
+        """Everything that was learned: how many were accepted, and of how many."""
+        return list(self._counts.items())
+
+    def put(self, cell: Cell, counts: tuple[float, float]) -> None:
+        """Sets what was learned earlier."""
+        self._counts[cell] = counts
 
     def learn(self, cell: Cell, *, accepted: bool) -> None:
         """Adds what became of one proposal that was verified."""
