@@ -251,8 +251,8 @@ class DraftOptions(Options):
         None,
         gt=0.0,
         le=100.0,
-        description="Temperature that the draft model's tokens are drawn at, whatever the law's; calibration "
-        "is then left out. For experiments: None, the law's own and what calibration makes of it, is faster.",
+        description="Temperature that drafts make their laws with; None for that of the reply's law, which "
+        "is best but for drafts that are wrongly sure of themselves. Calibration starts from it.",
     )
     agent: str = Field(
         "",

@@ -11,10 +11,19 @@ from pydantic import Field, model_validator
 
 from agentspec.config import Options
 
-__all__ = ["BenchOptions", "CacheBenchOptions", "ConcurrencyOptions", "ConcurrencyPart", "Part"]
+__all__ = [
+    "BenchOptions",
+    "CacheBenchOptions",
+    "CalibrationBenchOptions",
+    "CalibrationPart",
+    "ConcurrencyOptions",
+    "ConcurrencyPart",
+    "Part",
+]
 
 Part = Literal["greedy", "sampled", "never-slower"]
 ConcurrencyPart = Literal["throughput", "gap", "soak"]
+CalibrationPart = Literal["toy", "mechanism", "replays", "useless", "bad-draft"]
 
 
 class BenchOptions(Options):
@@ -77,3 +86,23 @@ class CacheBenchOptions(Options):
     agent: Literal["travel", "shop", "office", "operations", "home"] = Field(
         "office", description="The agent of the workload whose instructions and tools are read."
     )
+
+
+class CalibrationBenchOptions(Options):
+    """What `agentspec bench calibration` measures, and how often."""
+
+    replies: int = Field(
+        30, ge=3, description="Replies that are recorded at temperature 0.8; a fifth of them at the others."
+    )
+    max_tokens: int = Field(64, ge=8, le=512, description="Most tokens of a reply.")
+    length: int = Field(
+        2, ge=1, le=12, description="Drafted tokens of each block where drafting is forced and timed."
+    )
+    rounds: int = Field(3, ge=1, description="How often what is timed is done; figures are medians.")
+    seed: int = Field(0, ge=0, lt=2**62, description="Seed of the replies.")
+    only: CalibrationPart | None = Field(
+        None, description="One part alone: toy, mechanism, replays, useless or bad-draft."
+    )
+
+    def measures(self, part: CalibrationPart) -> bool:
+        return self.only in (None, part)

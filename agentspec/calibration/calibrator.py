@@ -74,8 +74,9 @@ class Scores:
     def none(cls, size: int) -> Scores:
         return cls(0.0, np.zeros(size))
 
-    def add(self, alpha: FloatArray) -> None:
-        fade = min(1.0, (_MEMORY - 1.0) / self.count) if self.count else 1.0
+    def add(self, alpha: FloatArray, memory: float = _MEMORY) -> None:
+        """Adds a position. memory: positions after which older ones fade"""
+        fade = min(1.0, (memory - 1.0) / self.count) if self.count else 1.0
         self.count = self.count * fade + 1.0
         self.sums = self.sums * fade + alpha
 
@@ -94,6 +95,7 @@ class Calibrator:
     adapts:   whether what happens changes them
     neutral:  leaves every law as it is: calibration is off
     survival: how often proposals are accepted; it learns in any case, for the lengths of blocks
+    memory:   positions after which older ones fade
 
     A tool set's scores are of TEMPERATURES, or, under the name of a pair, of WEIGHTS; those of "" are of all
     tool sets together.
@@ -102,6 +104,7 @@ class Calibrator:
     adapts: bool = True
     neutral: bool = False
     survival: Survival = field(default_factory=Survival)
+    memory: float = _MEMORY
     _scores: OrderedDict[str, dict[_Key, Scores]] = field(default_factory=lambda: OrderedDict({"": {}}))
 
     def calibrated(self, offers: Mapping[str, Distribution], where: Where) -> Distribution:
@@ -136,7 +139,9 @@ class Calibrator:
         for tool_set in {where.tool_set, ""}:
             kept = self._of(tool_set)
             for name, alpha in found.items():
-                kept.setdefault((name, where.place, where.heat), Scores.none(len(alpha))).add(alpha)
+                kept.setdefault((name, where.place, where.heat), Scores.none(len(alpha))).add(
+                    alpha, self.memory
+                )
 
     def items(self) -> Iterable[tuple[str, _Key, Scores]]:
         """Everything that was learned, but for survival: (tool set, (source, place, heat), scores)."""

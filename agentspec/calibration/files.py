@@ -15,13 +15,13 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self, cast
+from typing import Annotated, Final, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentspec.calibration.calibrator import Calibrator, Scores
-from agentspec.calibration.survival import Cell, ContextClass, Survival
+from agentspec.calibration.survival import Cell, Survival
 from agentspec.calibration.temper import TEMPERATURES, WEIGHTS
 from agentspec.errors import CalibrationError
 from agentspec.types import Json
@@ -149,8 +149,7 @@ class CalibrationFile(_Part):
             )
         survival = Survival()
         for one in self.survival:
-            place = cast(ContextClass, one.place)  # another name is never looked up
-            survival.put(Cell(one.source, place, one.level, one.heat), (one.accepted, one.count))
+            survival.put(Cell(one.source, one.place, one.level, one.heat), (one.accepted, one.count))
         made = Calibrator(adapts=adapts, survival=survival)
         for score in self.scores:
             sums = np.array(score.alpha) * score.count

@@ -13,11 +13,13 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
+
 from agentspec.config import SamplingOptions
 from agentspec.places import PlaceKind
-from agentspec.types import Legal
+from agentspec.types import Distribution, Legal
 
-__all__ = ["Cell", "ContextClass", "Survival", "context_class", "heat"]
+__all__ = ["Cell", "ContextClass", "Survival", "agreement", "context_class", "heat"]
 
 ContextClass = PlaceKind | Literal["enum"]
 """`PlaceKind`, and "enum": in a string of which the grammar leaves few continuations."""
@@ -38,17 +40,18 @@ _MEMORY: Final = 80.0
 class Cell(NamedTuple):
     """What estimates are kept by.
 
+    place: its `ContextClass`
     level: the bin of the source's confidence; None for the source as a whole in such places
     heat:  of the target's law, see `heat`
     """
 
     source: str
-    place: ContextClass
+    place: str
     level: int | None
     heat: int
 
     @classmethod
-    def of(cls, source: str, place: ContextClass, confidence: float | None, heat: int) -> Cell:
+    def of(cls, source: str, place: str, confidence: float | None, heat: int) -> Cell:
         return cls(source, place, None if confidence is None else bisect_right(_EDGES, confidence), heat)
 
 
@@ -72,8 +75,8 @@ class Survival:
         """Sets what was learned earlier."""
         self._counts[cell] = counts
 
-    def learn(self, cell: Cell, *, accepted: bool) -> None:
-        """Adds what became of one proposal that was verified."""
+    def learn(self, cell: Cell, *, accepted: float) -> None:
+        """Adds what became of a verified proposal: whether it was accepted, or how likely that was."""
         good, count = self._counts.get(cell, (0.0, 0.0))
         fade = min(1.0, (_MEMORY - 1.0) / count) if count else 1.0
         self._counts[cell] = (good * fade + accepted, count * fade + 1.0)
@@ -89,3 +92,8 @@ def heat(sampling: SamplingOptions) -> int:
     if sampling.temperature == 0.0:
         return 0
     return 1 if sampling.temperature <= 0.5 else 2 if sampling.temperature <= 1.0 else 3
+
+
+def agreement(law: Distribution) -> float:
+    """The probability that two draws are equal: how sure a distribution is of itself."""
+    return float(np.dot(law.probs, law.probs))

@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
 from agentspec.calibration.calibrator import Calibrator, Where
 from agentspec.calibration.recording import Note
-from agentspec.calibration.survival import Cell, Survival, context_class, heat
+from agentspec.calibration.survival import Cell, Survival, agreement, context_class, heat
 from agentspec.config import DraftOptions, SamplingOptions
 from agentspec.drafts.base import Draft, Offer
 from agentspec.engine.block import Block, checked
@@ -203,10 +201,9 @@ def _of_laws(
 ) -> Weighed | None:
     """The calibrated offer of a law, or of two. One that has become certain is a token like any other: None
     where that is illegal."""
-    as_asked = plan.draft.draft_temperature is not None
-    law = laws[source] if as_asked else calibrator.calibrated(laws, plan.where)
+    law = calibrator.calibrated(laws, plan.where)
     certain = len(law.ids) == 1 < len(laws[source].ids)
-    confidence = _agreement(laws[source] if certain else law)
+    confidence = agreement(laws[source] if certain else law)
     cell = plan.cell(source, confidence)
     estimate = calibrator.survival.estimate(cell)
     if not certain:
@@ -215,8 +212,3 @@ def _of_laws(
     if not plan.block.allows(token):
         return None
     return Weighed(source, (token,), (confidence,), None, cell, estimate, laws)
-
-
-def _agreement(law: Distribution) -> float:
-    """The probability that two draws are equal: how sure a distribution is of itself."""
-    return float(np.dot(law.probs, law.probs))

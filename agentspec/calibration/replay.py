@@ -1,0 +1,115 @@
+"""Recorded replies written again in thought, by other drafts and other rules: passes, lengths, speed.
+
+What becomes of each proposal is a coin whose chance is known (`agentspec.calibration.steps`), so a replay
+has the law of a real run with token-wise verification and the same text, and takes microseconds. Forced
+tokens are free; a position at which the draft's law was not recorded cannot be proposed, and ends a block.
+Drafted tokens behind a rejected one are counted as if the text had gone on as it did.
+
+It must not know engines or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from agentspec.calibration.lengths import LengthRule, Price
+from agentspec.calibration.steps import Step, accept_prob
+from agentspec.types import Distribution
+
+__all__ = ["Chosen", "Replayed", "replay"]
+
+Chosen = Callable[[Step], Distribution | None]
+"""The law that a step's token would be drawn from, from its offers; None where none was offered."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Counts of a replay.
+
+    tokens:   that were not forced
+    passes:   of the target
+    asked:    laws that the draft computed
+    drafted:  tokens proposed
+    accepted: tokens of these
+    """
+
+    tokens: int = 0
+    passes: int = 0
+    asked: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def accepted_length(self) -> float:
+        """Tokens per target pass, the verifier's own included."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    def speed_to_plain(self, price: Price) -> float:
+        """Decode speed over that of one token a pass."""
+        seconds = self.passes + self.asked * price.draft + self.drafted * price.check
+        return self.tokens / seconds if seconds else 1.0
+
+
+def replay(
+    replies: Sequence[Sequence[Step]],
+    chosen: Chosen,
+    rule: LengthRule,
+    *,
+    seed: int = 0,
+    times: int = 1,
+    after: Callable[[Sequence[Step]], None] = lambda _: None,
+) -> Replayed:
+    """Writes the replies again, in order.
+
+    times: how often; the counts are sums
+    after: told the steps of each block that was verified, up to and including the first rejected one: what an
+           online calibration learns from
+    """
+    rng = np.random.default_rng(seed)
+    total = Replayed()
+    for _ in range(times):
+        for reply in replies:
+            free = [step for step in reply if not step.forced]
+            at = 0
+            while at < len(free):
+                at += _block(free[at:], chosen, rule, rng, total, after)
+    return total
+
+
+def _block(
+    rest: Sequence[Step],
+    chosen: Chosen,
+    rule: LengthRule,
+    rng: np.random.Generator,
+    total: Replayed,
+    after: Callable[[Sequence[Step]], None],
+) -> int:
+    """One pass; returns how many tokens it wrote."""
+    chances: list[float] = []
+    rule.begin()
+    for step in rest:
+        law = chosen(step)
+        if law is None or not rule.asks(step.where, len(chances)):
+            break
+        total.asked += 1
+        if not rule.goes_on(law, step.where, len(chances)):
+            break
+        chances.append(accept_prob(step, law))
+    accepted = 0
+    while accepted < len(chances) and rng.random() < chances[accepted]:
+        accepted += 1
+    rule.learn(accepted, len(chances))
+    after(rest[: min(accepted + 1, len(chances))])
+    written = min(accepted + 1, len(rest))
+    total.tokens += written
+    total.passes += 1
+    total.drafted += len(chances)
+    total.accepted += accepted
+    return written
