@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agentspec.errors import ConfigError
 
@@ -29,7 +29,7 @@ MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 INK: Final = "#1b1c1f"
 """Of text and axes. In an SVG it becomes `currentColor`, so that the page decides."""
 
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[Any, Any]] = {  # releases of matplotlib type its keys differently
     "font.size": 9.0,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
@@ -115,7 +115,7 @@ def curves(
         axes = figure.add_subplot()
         plain_axes(axes, title=title, xlabel=xlabel, ylabel=ylabel)
         if log_x:
-            axes.set_xscale("log")
+            _logarithmic(axes)
         for index, (name, points) in enumerate(series.items()):
             axes.plot(
                 [x for x, _ in points],
@@ -134,19 +134,25 @@ def curves(
         return figure
 
 
+def _logarithmic(axes: Axes) -> None:
+    """The x axis, with plain numbers: matplotlib's own are in its notation for formulas, which is off."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def as_svg(figure: Figure, name: str) -> str:
     """An `<svg>` element for the inside of a page: transparent, in the page's own colour of text.
 
     name: tells its ids from those of other figures of the page
     """
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
     buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))  # else it says when it was made, and links
     with drawing():
-        unwritten = dict.fromkeys(
-            ("Date", "Creator", "Format", "Type")
-        )  # who wants to be known to have made it
-        FigureCanvasSVG(figure).print_svg(buffer, metadata=unwritten)
+        figure.savefig(buffer, format="svg", metadata=nothing)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
@@ -155,12 +161,7 @@ def as_svg(figure: Figure, name: str) -> str:
 
 def as_png(figure: Figure, dpi: int = 200) -> bytes:
     """A PNG on white."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     buffer = io.BytesIO()
     with drawing():
-        figure.set_facecolor("white")
-        figure.set_dpi(dpi)
-        FigureCanvasAgg(figure).print_png(buffer)
-        figure.set_facecolor("none")
+        figure.savefig(buffer, format="png", dpi=dpi, facecolor="white")
     return buffer.getvalue()

@@ -5,7 +5,7 @@ It must not know pages or files; `agentspec.plots` knows how figures look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from agentspec.calibration.measure import Measure
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "figure", "rows", "sheet"]
+__all__ = ["figure", "names", "rows", "sheet"]
 
 _MOST_ROWS: Final = 24
 """Of the bars by place; the table of the page has them all."""
@@ -24,22 +24,30 @@ _MOST_ROWS: Final = 24
 _LONGEST_NAME: Final = 26
 
 
+def names(data: ReportData) -> Sequence[str]:
+    """The figures that there is something to draw for, in the order of the page."""
+    return [name for name in _DRAW if data.sources or name in ("passes", "lengths")]
+
+
 def figure(name: str, data: ReportData) -> Figure:
-    """One of FIGURES. Raises ConfigError where matplotlib is not installed."""
+    """One of `names`. Raises ConfigError where matplotlib is not installed."""
     with drawing():
         drawn = new_figure(height=_height(name, data))
-        FIGURES[name](drawn.add_subplot(), data)
+        _DRAW[name](drawn.add_subplot(), data)
         return drawn
 
 
 def sheet(data: ReportData) -> Figure:
-    """All of them in one figure. Raises ConfigError where matplotlib is not installed."""
+    """All of them in one figure, two in a row. Raises ConfigError where matplotlib is not installed."""
+    shown = names(data)
+    heights = [
+        max(_height(name, data) for name in pair) for pair in zip(shown[::2], shown[1::2], strict=True)
+    ]
     with drawing():
-        heights = [_height(name, data) for name in FIGURES]
-        ratios = [max(heights[:2]), max(heights[2:])]
-        drawn = new_figure(10.8, sum(ratios))
-        for axes, draw in zip(drawn.subplots(2, 2, height_ratios=ratios).flat, FIGURES.values(), strict=True):
-            draw(axes, data)
+        drawn = new_figure(10.8, sum(heights))
+        grid = drawn.add_gridspec(len(heights), 2, height_ratios=heights)
+        for index, name in enumerate(shown):
+            _DRAW[name](drawn.add_subplot(grid[divmod(index, 2)]), data)
         return drawn
 
 
@@ -65,12 +73,14 @@ def _passes(axes: Axes, data: ReportData) -> None:
 
 
 def _lengths(axes: Axes, data: ReportData) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     lengths = sorted(data.lengths)
     shares = [100 * data.lengths[length] / data.passes for length in lengths]
     axes.bar(lengths, shares, color=COLOURS[0], width=0.8)
     mean = data.achieved
     axes.axvline(mean, color=INK, linewidth=1.0, linestyle=(0, (5, 3)), label=f"mean {mean:.2f}")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper right")
     plain_axes(
         axes,
@@ -84,7 +94,7 @@ def _lengths(axes: Axes, data: ReportData) -> None:
 def _reliability(axes: Axes, data: ReportData) -> None:
     axes.plot([0, 1], [0, 1], color=INK, linewidth=1.0, linestyle=(0, (5, 3)))
     axes.text(0.1, 0.16, "calibrated", rotation=45, rotation_mode="anchor", fontsize=8, alpha=0.75)
-    most = max((bin_.count for one in data.sources.values() for bin_ in one.bins), default=1)
+    most = max(bin_.count for one in data.sources.values() for bin_ in one.bins)
     for index, (source, one) in enumerate(data.sources.items()):
         bins = [bin_ for bin_ in one.bins if bin_.count]
         x = [bin_.confidence / bin_.count for bin_ in bins]
@@ -97,8 +107,7 @@ def _reliability(axes: Axes, data: ReportData) -> None:
     axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(-0.03, 1.03)
     axes.set_aspect("equal")
-    if data.sources:
-        axes.legend(loc="upper left", bbox_to_anchor=(0.0, 1.0))
+    axes.legend(loc="upper left")
     plain_axes(
         axes, title="Reliability", xlabel="confidence of the source", ylabel="probability to the target"
     )
@@ -151,10 +160,9 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
-FIGURES: Final[Mapping[str, Callable[[Axes, ReportData], None]]] = {
+_DRAW: Final[Mapping[str, Callable[[Axes, ReportData], None]]] = {
     "passes": _passes,
     "lengths": _lengths,
     "reliability": _reliability,
     "acceptance": _acceptance,
 }
-"""What draws each, in the order of the page."""

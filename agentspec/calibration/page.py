@@ -24,7 +24,7 @@ _MOST_NAMES: Final = 12
 def page(data: ReportData, figures: Mapping[str, str], *, files: Sequence[str], rows_drawn: int) -> str:
     """The whole page.
 
-    figures:    an `<svg>` element for each of `agentspec.calibration.figures.FIGURES`
+    figures:    an `<svg>` element for each of `agentspec.calibration.figures.names`
     files:      the names of what was read
     rows_drawn: how many rows of `data.measures` the figure of acceptance has
     """

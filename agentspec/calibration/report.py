@@ -1,8 +1,8 @@
 """What trace files show of drafts: the figures of `agentspec report`, in one pass over the replies.
 
-    target pass      a block that the target verified. A block of forced tokens alone that ends its reply needs
-                     none. One of forced tokens that the verifier added a token to needed none if that one was
-                     forced too, which a trace does not say: it is counted as a pass, and among the `uncertain`
+    target pass      a block that the target verified. One of forced tokens alone that ends its reply needs
+                     none. One of forced tokens that the verifier added a token to needed none if that was
+                     forced too, which a trace does not say: it counts as a pass, and among the `uncertain`
     accepted length  tokens that a pass gave, the verifier's own included
     expected         what passes would have given on average: each verified proposal counts by its expected
                      acceptance (alpha) in place of whether it was kept. Achieved less expected is luck, and
@@ -193,8 +193,8 @@ def _add(reply: ReplyTrace, data: ReportData) -> None:
         given = end - block.at
         if not 0 <= given <= block.accepted + 1:
             raise TraceError(
-                f"reply {data.replies}: the block at {block.at} had {block.accepted} tokens accepted, and what "
-                f"follows it is at {end}"
+                f"reply {data.replies} of the traces is not what its blocks make up: the one at {block.at} "
+                f"had {block.accepted} tokens accepted, and what follows it is at {end}"
             )
         _add_block(block, given, data)
 

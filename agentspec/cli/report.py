@@ -50,6 +50,8 @@ def report_command(
     from agentspec.calibration.report import gather
     from agentspec.plots import as_svg, drawing
 
+    if str(output) == "-":
+        raise typer.BadParameter("the page goes into a file")
     with drawing():
         pass  # where nothing can be drawn, nothing is read
     check_writable(output, "--output")
@@ -59,9 +61,8 @@ def report_command(
         check_writable(as_json)
     started = time.perf_counter()
     data = gather(_replies(traces))
-    svgs = {name: as_svg(figures.figure(name, data), name) for name in figures.FIGURES}
-    names = [path.name for path in traces]
-    text = page(data, svgs, files=names, rows_drawn=len(figures.rows(data)))
+    svgs = {name: as_svg(figures.figure(name, data), name) for name in figures.names(data)}
+    text = page(data, svgs, files=[path.name for path in traces], rows_drawn=len(figures.rows(data)))
     output.write_text(text, encoding="utf-8")
     written = [str(output), *map(str, _write_png(data, png))]
     lines = [*_lines(data), ("written", ", ".join(written))]
@@ -108,7 +109,7 @@ def _write_png(data: ReportData, path: Path | None) -> Iterator[Path]:
         path.write_bytes(as_png(figures.sheet(data)))
         yield path
         return
-    for name in figures.FIGURES:
+    for name in figures.names(data):
         file = path / f"{name}{_PNG}"
         file.write_bytes(as_png(figures.figure(name, data)))
         yield file
@@ -120,8 +121,8 @@ def _table(data: ReportData) -> Table:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD)
-    table.add_column("source, class", overflow="fold")
-    for heading in ("verified", "accepted", "alpha", "calib. error", "over-confident"):
+    table.add_column("source and class", overflow="fold")
+    for heading in ("verified", "accepted", "alpha", "ECE", "over-confident"):
         table.add_column(heading, justify="right", no_wrap=True)
 
     def add(name: Text, one: Measure) -> None:
