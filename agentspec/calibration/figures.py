@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from agentspec.calibration.measure import Measure
+from agentspec.calibration.measure import Bin, Measure
 from agentspec.calibration.report import ReportData
 from agentspec.plots import COLOURS, INK, MARKERS, drawing, new_figure, plain_axes
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["figure", "names", "rows", "sheet"]
+__all__ = ["FEW", "figure", "names", "rows", "sheet"]
+
+FEW: Final = 20
+"""Proposals. Bins of fewer are pale in the diagram of reliability, and no line goes through them."""
 
 _MOST_ROWS: Final = 24
 """Of the bars by place; the table of the page has them all."""
@@ -96,13 +99,12 @@ def _reliability(axes: Axes, data: ReportData) -> None:
     axes.text(0.1, 0.16, "calibrated", rotation=45, rotation_mode="anchor", fontsize=8, alpha=0.75)
     most = max(bin_.count for one in data.sources.values() for bin_ in one.bins)
     for index, (source, one) in enumerate(data.sources.items()):
-        bins = [bin_ for bin_ in one.bins if bin_.count]
-        x = [bin_.confidence / bin_.count for bin_ in bins]
-        y = [bin_.target_prob / bin_.count for bin_ in bins]
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.6)
-        sizes = [14 + 200 * bin_.count / most for bin_ in bins]
-        axes.scatter(x, y, s=sizes, color=colour, marker=marker, alpha=0.85, linewidths=0)
+        many = [bin_ for bin_ in one.bins if bin_.count >= FEW]
+        axes.plot(*_points(many), color=colour, linewidth=1.0, alpha=0.6)
+        for bins, alpha in ((many, 0.85), ([bin_ for bin_ in one.bins if 0 < bin_.count < FEW], 0.4)):
+            sizes = [14 + 200 * bin_.count / most for bin_ in bins]
+            axes.scatter(*_points(bins), s=sizes, color=colour, marker=marker, alpha=alpha, linewidths=0)
         axes.plot([], [], color=colour, marker=marker, linewidth=1.0, label=_short(source))
     axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(-0.03, 1.03)
@@ -111,6 +113,11 @@ def _reliability(axes: Axes, data: ReportData) -> None:
     plain_axes(
         axes, title="Reliability", xlabel="confidence of the source", ylabel="probability to the target"
     )
+
+
+def _points(bins: Sequence[Bin]) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean confidence and the target's mean probability, of bins that have proposals."""
+    return [bin_.confidence / bin_.count for bin_ in bins], [bin_.target_prob / bin_.count for bin_ in bins]
 
 
 def _acceptance(axes: Axes, data: ReportData) -> None:

@@ -21,12 +21,15 @@ _MOST_NAMES: Final = 12
 """Of each kind in the last section."""
 
 
-def page(data: ReportData, figures: Mapping[str, str], *, files: Sequence[str], rows_drawn: int) -> str:
+def page(
+    data: ReportData, figures: Mapping[str, str], *, files: Sequence[str], rows_drawn: int, few: int
+) -> str:
     """The whole page.
 
     figures:    an `<svg>` element for each of `agentspec.calibration.figures.names`
     files:      the names of what was read
     rows_drawn: how many rows of `data.measures` the figure of acceptance has
+    few:        how many proposals make a bin of the figure of reliability pale
     """
     import jinja2
     from markupsafe import Markup
@@ -48,6 +51,7 @@ def page(data: ReportData, figures: Mapping[str, str], *, files: Sequence[str], 
         figures={name: Markup(svg) for name, svg in figures.items()},
         tiles=_tiles(data),
         cells=cells,
+        few=few,
         shown=rows_drawn,
         rows=len(data.measures),
         origins=_origins(data),

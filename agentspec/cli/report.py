@@ -62,7 +62,9 @@ def report_command(
     started = time.perf_counter()
     data = gather(_replies(traces))
     svgs = {name: as_svg(figures.figure(name, data), name) for name in figures.names(data)}
-    text = page(data, svgs, files=[path.name for path in traces], rows_drawn=len(figures.rows(data)))
+    text = page(
+        data, svgs, files=[path.name for path in traces], rows_drawn=len(figures.rows(data)), few=figures.FEW
+    )
     output.write_text(text, encoding="utf-8")
     written = [str(output), *map(str, _write_png(data, png))]
     lines = [*_lines(data), ("written", ", ".join(written))]

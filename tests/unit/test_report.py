@@ -252,7 +252,7 @@ class Page(HTMLParser):
 
 def rendered(data: ReportData, *files: str) -> str:
     svgs = {name: as_svg(figures.figure(name, data), name) for name in figures.names(data)}
-    return page(data, svgs, files=files, rows_drawn=len(figures.rows(data)))
+    return page(data, svgs, files=files, rows_drawn=len(figures.rows(data)), few=figures.FEW)
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(data: ReportData) -> None:
@@ -332,9 +332,10 @@ def test_curves_have_their_names_and_are_the_same_each_time(log_x: bool) -> None
 
 def test_without_matplotlib_it_is_named(monkeypatch: pytest.MonkeyPatch, data: ReportData) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for draw in (lambda: figures.sheet(data), lambda: curves({}, xlabel="", ylabel="")):
-        with pytest.raises(ConfigError, match=r"langchain-agentspec\[plots\]"):
-            draw()
+    with pytest.raises(ConfigError, match=r"langchain-agentspec\[plots\]"):
+        figures.sheet(data)
+    with pytest.raises(ConfigError, match=r"langchain-agentspec\[plots\]"):
+        curves({}, xlabel="", ylabel="")
 
 
 # ------------------------------------------------------------------------------------------- the command
