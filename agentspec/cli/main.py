@@ -20,6 +20,7 @@ from agentspec.cli import (
     models,
     prove,
     pull,
+    report,
     version,
 )
 from agentspec.errors import AgentSpecError
@@ -37,6 +38,7 @@ app = typer.Typer(
 app.command("pull")(pull.pull_command)
 app.command("models")(models.models_command)
 app.command("prove")(prove.prove_command)
+app.command("report")(report.report_command)
 bench.app.command("concurrency")(bench_engine.concurrency_command)
 bench.app.command("cache")(bench_engine.cache_command)
 bench.app.command("accuracy")(bench_accuracy.accuracy_command)

@@ -53,8 +53,13 @@ def check_writable(path: Path, option: str = "--json") -> None:
     """
     if str(path) == "-":
         return
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} cannot be written: it is a folder")
+    is_there = path.exists()
     try:
         path.touch()
+        if not is_there:
+            path.unlink()  # an empty result would look like one
     except OSError as error:
         raise ConfigError(f"{option} {path} cannot be written: {error.strerror}") from error
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("llama_cpp", "llguidance", "langchain_core", "pydantic", "numpy", "httpx", "rich", "typer", "jinja2")
+HEAVY = (
+    *("llama_cpp", "llguidance", "langchain_core", "pydantic", "numpy", "httpx", "rich", "typer", "jinja2"),
+    "matplotlib",
+)
 SECONDS = 0.1
 
 

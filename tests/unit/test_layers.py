@@ -28,6 +28,7 @@ LAYERS = {
     "trace": 1,
     "places": 1,
     "timing": 1,
+    "plots": 1,
     "llama": 2,
     "grammar": 2,
     "chat": 2,
