@@ -25,11 +25,11 @@ from agentspec.calibration.calibrator import Calibrator
 from agentspec.calibration.fit import Gain, split
 from agentspec.calibration.lengths import AdaEdl, Fixed, LengthRule, PMin, Price, Survived, Svip
 from agentspec.calibration.observe import overlap
-from agentspec.calibration.replay import Replayed, replay
+from agentspec.calibration.replay import Change, Replayed, replay
 from agentspec.calibration.steps import Step, steps
 from agentspec.calibration.temper import TEMPERATURES, tempered
 from agentspec.calibration.traces import ReplyTrace
-from agentspec.types import Distribution, Json
+from agentspec.types import Json
 
 __all__ = ["CalibrationFindings", "Curve", "LengthResult", "Online", "by_class", "curve", "lengths", "online"]
 
@@ -136,7 +136,7 @@ def curve(traces: Sequence[ReplyTrace], length: int = 4) -> Curve:
     """Accepted length of blocks of a fixed length, by the draft's temperature."""
     replies = [steps(trace) for trace in traces]
     return {
-        temperature: replay(replies, _at(temperature), Fixed(length), times=20).accepted_length
+        temperature: replay(replies, _SOURCE, _at(temperature), Fixed(length), times=20).accepted_length
         for temperature in TEMPERATURES
     }
 
@@ -167,9 +167,10 @@ def online(traces: Sequence[ReplyTrace], start: float = _BAD_START) -> Online:
     for number, trace in enumerate(traces):
         reply = [_badly(step, start) for step in steps(trace)]
         for step in reply:
-            law = step.offers.get(_SOURCE)
-            if law is None or step.target_probs is None or step.forced:
+            if not step.knows(_SOURCE):
                 continue
+            assert step.target_probs is not None
+            law = step.offers[_SOURCE]
             now = overlap(step.target_probs, calibrator.calibrated({_SOURCE: law}, step.where))
             if number < 3:
                 first.append(overlap(step.target_probs, law))
@@ -179,11 +180,8 @@ def online(traces: Sequence[ReplyTrace], start: float = _BAD_START) -> Online:
                 fixed.setdefault(step.where.place, []).append(every)
         replay(
             [reply],
-            lambda step: (
-                None
-                if (law := step.offers.get(_SOURCE)) is None
-                else calibrator.calibrated({_SOURCE: law}, step.where)
-            ),
+            _SOURCE,
+            lambda step, law: calibrator.calibrated({_SOURCE: law}, step.where),
             Fixed(_MOST),
             seed=number,
             after=lambda seen: _teach(calibrator, seen),
@@ -237,15 +235,11 @@ def _rules(price: Price) -> Mapping[str, tuple[Sequence[float], Callable[[float]
 
 
 def _replayed(replies: Sequence[Sequence[Step]], rule: LengthRule, *, times: int) -> Replayed:
-    return replay(replies, _at(1.0), rule, times=times)
+    return replay(replies, _SOURCE, _at(1.0), rule, times=times)
 
 
-def _at(temperature: float) -> Callable[[Step], Distribution | None]:
-    def chosen(step: Step) -> Distribution | None:
-        law = step.offers.get(_SOURCE)
-        return None if law is None else tempered(law, temperature)
-
-    return chosen
+def _at(temperature: float) -> Change:
+    return lambda _, law: tempered(law, temperature)
 
 
 def _badly(step: Step, factor: float) -> Step:
@@ -259,10 +253,7 @@ def _teach(calibrator: Calibrator, seen: Sequence[Step]) -> None:
 
 
 def _known(traces: Sequence[ReplyTrace]) -> Iterator[Step]:
-    for trace in traces:
-        for step in steps(trace):
-            if not step.forced and step.target_probs is not None and _SOURCE in step.offers:
-                yield step
+    return (step for trace in traces for step in steps(trace) if step.knows(_SOURCE))
 
 
 def _measured(found: Mapping[str, Measured] | None) -> Json:

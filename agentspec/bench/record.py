@@ -6,24 +6,73 @@ trained on them, is not to depend on what was believed before. It must not know 
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from agentspec.bench.workload import Turn
 from agentspec.calibration.traces import ReplyTrace, read_traces
 from agentspec.config import RuntimeOptions
 from agentspec.engine.loading import RuntimeSpec, open_runtime
+from agentspec.errors import ConfigError
 from agentspec.langchain.chat_model import ChatAgentSpec
-from agentspec.langchain.tools import OpenAITool
+from agentspec.langchain.tools import OpenAITool, sound_tools
 
 __all__ = ["read_prompts", "record"]
 
 _TOP_K = 64  # the draft model offers no more
+
+
+class _Prompt(BaseModel):
+    """messages and tools in OpenAI's form"""
+
+    model_config = ConfigDict(extra="ignore")
+
+    messages: list[dict[str, JsonValue]] = Field(min_length=1)
+    tools: list[dict[str, JsonValue]] = Field(default_factory=list)
+
+
+_HINT = 'lines are JSON: "a prompt", or {"messages": [...], "tools": [...]} as OpenAI has them'
+
+_LINE: TypeAdapter[str | _Prompt] = TypeAdapter(str | _Prompt)
+
+
+def read_prompts(path: Path) -> list[Turn]:
+    """The prompts of a file of JSON lines: each a string, or an object with messages and, perhaps, tools.
+
+    Raises ConfigError naming the file and the line, or the file that has none.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the prompts {path} cannot be read: {error}") from error
+    found = list(_prompts(path, lines))
+    if not found:
+        raise ConfigError(f"{path} has no prompts", hint=_HINT)
+    return found
+
+
+def _prompts(path: Path, lines: Sequence[str]) -> Iterator[Turn]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            one = _LINE.validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            at = ".".join(map(str, first["loc"][1:]))
+            raise ConfigError(
+                f"{path}:{number} is no prompt: {at + ': ' if at else ''}{first['msg']}", hint=_HINT
+            ) from error
+        name = f"{path.name}:{number}"
+        if isinstance(one, str):
+            yield Turn(name, ({"role": "user", "content": one},))
+        else:
+            tools = sound_tools(one.tools, whole=False) if one.tools else []
+            yield Turn(name, tuple(one.messages), tuple(tool.bound for tool in tools))
 
 
 def record(
@@ -66,6 +115,8 @@ def record(
             (chat.bind_tools(tools, tool_choice="any") if tools else chat).invoke(
                 [dict(message) for message in turn.messages],
                 draft_sources=("grammar", "model"),
+                max_block=32,
+                max_model_tokens=16,
                 draft_temperature=draft_temperature,
                 temperature=temperature,
                 verifier="token_wise",

@@ -12,7 +12,8 @@ or how proposals are made.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -33,8 +34,8 @@ from agentspec.types import Distribution, FloatArray
 
 __all__ = ["Calibrator", "Scores", "Where", "pair"]
 
-_MEMORY: Final = 400.0
-"""Positions after which older ones fade."""
+_MEMORY: Final = 200.0
+"""Positions that are learned from after which older ones fade."""
 
 _BORROWED: Final = 30.0
 """Positions of other tool sets that count for one of which little is known."""
@@ -42,6 +43,11 @@ _BORROWED: Final = 30.0
 _MARGIN: Final = 0.5
 """Accepted tokens by which a temperature has to have been better than the draft's own, or a mixture than the
 law that costs a pass, before it takes over: where nothing is to be gained, nothing changes."""
+
+_SETTLED: Final = 100
+_EACH: Final = 4
+"""Positions of one kind from which on only every fourth is learned from: a tenth of a millisecond matters
+where a pass takes a few."""
 
 _MAX_TOOL_SETS: Final = 64
 
@@ -106,6 +112,8 @@ class Calibrator:
     survival: Survival = field(default_factory=Survival)
     memory: float = _MEMORY
     _scores: OrderedDict[str, dict[_Key, Scores]] = field(default_factory=lambda: OrderedDict({"": {}}))
+    _chosen: dict[tuple[str, Where], int] = field(default_factory=dict)
+    _met: Counter[tuple[str, Where]] = field(default_factory=Counter)
 
     def calibrated(self, offers: Mapping[str, Distribution], where: Where) -> Distribution:
         """The law to draw from where sources offer these.
@@ -128,7 +136,7 @@ class Calibrator:
 
     def learn(self, offers: Mapping[str, Distribution], where: Where, target_probs: Distribution) -> None:
         """Adds a verified position. offers: as they were made, before calibration"""
-        if self.neutral or not self.adapts or not offers:
+        if self.neutral or not self.adapts or not offers or self._knows(next(iter(offers)), where):
             return
         found = {name: alphas(target_probs, law) for name, law in offers.items()}
         if len(offers) > 1:
@@ -139,9 +147,9 @@ class Calibrator:
         for tool_set in {where.tool_set, ""}:
             kept = self._of(tool_set)
             for name, alpha in found.items():
-                kept.setdefault((name, where.place, where.heat), Scores.none(len(alpha))).add(
-                    alpha, self.memory
-                )
+                scores = kept.setdefault((name, where.place, where.heat), Scores.none(len(alpha)))
+                scores.add(alpha, self.memory)
+        self._chosen.clear()
 
     def items(self) -> Iterable[tuple[str, _Key, Scores]]:
         """Everything that was learned, but for survival: (tool set, (source, place, heat), scores)."""
@@ -150,10 +158,21 @@ class Calibrator:
     def put(self, tool_set: str, key: _Key, scores: Scores) -> None:
         """Sets what was learned earlier."""
         self._of(tool_set)[key] = scores
+        self._chosen.clear()
+
+    def _knows(self, source: str, where: Where) -> bool:
+        """Whether a position more can be passed over."""
+        met = self._met[source, where] = self._met[source, where] + 1
+        return self.memory < math.inf and met > _SETTLED and met % _EACH > 0
 
     def _best(self, name: str, where: Where, size: int, usual: int) -> int:
         if self.neutral:
             return usual
+        if (known := self._chosen.get((name, where))) is None:
+            known = self._chosen[name, where] = self._best_now(name, where, size, usual)
+        return known
+
+    def _best_now(self, name: str, where: Where, size: int, usual: int) -> int:
         key = (name, where.place, where.heat)
         total = np.zeros(size)
         if (shared := self._scores[""].get(key)) is not None:
@@ -171,6 +190,7 @@ class Calibrator:
             if len(self._scores) > _MAX_TOOL_SETS + 1:
                 oldest = next(name for name in self._scores if name)
                 del self._scores[oldest]
+                self._met.clear()  # else it would grow with every tool set
         return kept
 
 

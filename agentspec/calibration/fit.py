@@ -103,12 +103,12 @@ def gain(calibrator: Calibrator, traces: Iterable[ReplyTrace], source: str = "mo
     """Compares replies with what they would have taken, with a source's laws as they are and calibrated."""
     found = Gain()
     replies = [steps(trace) for trace in traces]
-    for step in (step for reply in replies for step in reply):
-        law = step.offers.get(source)
-        if law is not None and step.target_probs is not None and not step.forced:
-            after = calibrator.calibrated({source: law}, step.where)
-            alpha = found.places.setdefault(step.where.place, Alpha())
-            alpha.add(overlap(step.target_probs, law), overlap(step.target_probs, after))
+    for step in (step for reply in replies for step in reply if step.knows(source)):
+        assert step.target_probs is not None
+        law = step.offers[source]
+        after = calibrator.calibrated({source: law}, step.where)
+        alpha = found.places.setdefault(step.where.place, Alpha())
+        alpha.add(overlap(step.target_probs, law), overlap(step.target_probs, after))
     if found.places:
         plain = Calibrator(neutral=True)
         found.before = _accepted_length(replies, plain, source)
@@ -126,11 +126,10 @@ def chosen_by(calibrator: Calibrator, source: str) -> Mapping[str, float]:
 
 
 def _accepted_length(replies: Sequence[Sequence[Step]], calibrator: Calibrator, source: str) -> float:
-    def chosen(step: Step) -> Distribution | None:
-        law = step.offers.get(source)
-        return None if law is None else calibrator.calibrated({source: law}, step.where)
+    def change(step: Step, law: Distribution) -> Distribution:
+        return calibrator.calibrated({source: law}, step.where)
 
-    return replay(replies, chosen, Fixed(_LENGTH), times=_TIMES).accepted_length
+    return replay(replies, source, change, Fixed(_LENGTH), times=_TIMES).accepted_length
 
 
 def _learn_survival(made: Calibrator, trace: ReplyTrace) -> None:

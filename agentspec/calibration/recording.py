@@ -42,11 +42,13 @@ class RecordedBlock(NamedTuple):
 
     at:           position in the reply of its first token, 0 for the reply's first
     proposed:     how many tokens it had
+    decoded:      whether it took a target pass: where every token is forced, none is needed
     observations: of its tokens up to and including the first that was rejected
     """
 
     at: int
     proposed: int
+    decoded: bool
     observations: Sequence[Observation]
 
 
@@ -88,9 +90,20 @@ class Recording:
     rows: list[RecordedRow] = field(default_factory=list)
 
     def add(
-        self, at: int, proposals: Sequence[Proposal], notes: Sequence[Note], laws: _Laws, accepted: int
+        self,
+        at: int,
+        proposals: Sequence[Proposal],
+        notes: Sequence[Note],
+        laws: _Laws,
+        accepted: int,
+        *,
+        decoded: bool,
     ) -> None:
-        """Adds a block of which so many tokens were accepted. laws: the target's, as the rule saw them"""
+        """Adds a block of which so many tokens were accepted.
+
+        laws:    the target's, as the rule saw them
+        decoded: whether it took a target pass
+        """
         seen = [
             observe(
                 proposals[index],
@@ -102,7 +115,7 @@ class Recording:
             )
             for index in range(min(accepted + 1, len(proposals)))
         ]
-        self.blocks.append(RecordedBlock(at, len(proposals), seen))
+        self.blocks.append(RecordedBlock(at, len(proposals), decoded, seen))
         if self.top_k:
             for index in range(min(accepted + 1, len(laws))):
                 proposed = index < len(proposals)

@@ -1,9 +1,9 @@
 """Recorded replies written again in thought, by other drafts and other rules: passes, lengths, speed.
 
 What becomes of each proposal is a coin whose chance is known (`agentspec.calibration.steps`), so a replay
-has the law of a real run with token-wise verification and the same text, and takes microseconds. Forced
-tokens are free; a position at which the draft's law was not recorded cannot be proposed, and ends a block.
-Drafted tokens behind a rejected one are counted as if the text had gone on as it did.
+has the law of a real run with token-wise verification and the same text, and takes microseconds. Positions at
+which only one token was legal, or of which the source's law was not recorded, are left out. Drafted tokens
+behind a rejected one are counted as if the text had gone on as it did.
 
 It must not know engines or files.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,17 +20,17 @@ from agentspec.calibration.lengths import LengthRule, Price
 from agentspec.calibration.steps import Step, accept_prob
 from agentspec.types import Distribution
 
-__all__ = ["Chosen", "Replayed", "replay"]
+__all__ = ["Change", "Replayed", "replay"]
 
-Chosen = Callable[[Step], Distribution | None]
-"""The law that a step's token would be drawn from, from its offers; None where none was offered."""
+Change: TypeAlias = Callable[[Step, Distribution], Distribution]
+"""What a source's law at a step is made into before a token is drawn from it."""
 
 
 @dataclass(slots=True)
 class Replayed:
     """Counts of a replay.
 
-    tokens:   that were not forced
+    tokens:   that were not left out
     passes:   of the target
     asked:    laws that the draft computed
     drafted:  tokens proposed
@@ -59,14 +60,15 @@ class Replayed:
 
 def replay(
     replies: Sequence[Sequence[Step]],
-    chosen: Chosen,
+    source: str,
+    change: Change,
     rule: LengthRule,
     *,
     seed: int = 0,
     times: int = 1,
     after: Callable[[Sequence[Step]], None] = lambda _: None,
 ) -> Replayed:
-    """Writes the replies again, in order.
+    """Writes the replies again, in order, drafted by one source.
 
     times: how often; the counts are sums
     after: told the steps of each block that was verified, up to and including the first rejected one: what an
@@ -76,16 +78,17 @@ def replay(
     total = Replayed()
     for _ in range(times):
         for reply in replies:
-            free = [step for step in reply if not step.forced]
+            kept = [step for step in reply if step.knows(source)]
             at = 0
-            while at < len(free):
-                at += _block(free[at:], chosen, rule, rng, total, after)
+            while at < len(kept):
+                at += _block(kept[at:], source, change, rule, rng, total, after)
     return total
 
 
 def _block(
     rest: Sequence[Step],
-    chosen: Chosen,
+    source: str,
+    change: Change,
     rule: LengthRule,
     rng: np.random.Generator,
     total: Replayed,
@@ -95,10 +98,10 @@ def _block(
     chances: list[float] = []
     rule.begin()
     for step in rest:
-        law = chosen(step)
-        if law is None or not rule.asks(step.where, len(chances)):
+        if not rule.asks(step.where, len(chances)):
             break
         total.asked += 1
+        law = change(step, step.offers[source])
         if not rule.goes_on(law, step.where, len(chances)):
             break
         chances.append(accept_prob(step, law))

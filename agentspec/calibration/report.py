@@ -1,8 +1,6 @@
 """What trace files show of drafts: the figures of `agentspec report`, in one pass over the replies.
 
-    target pass      a block that the target verified. One of forced tokens alone that ends its reply needs
-                     none. One of forced tokens that the verifier added a token to needed none if that was
-                     forced too, which a trace does not say: it counts as a pass, and among the `uncertain`
+    target pass      a block that the target decoded; one in which every token is forced needs none
     accepted length  tokens that a pass gave, the verifier's own included
     expected         what passes would have given on average: each verified proposal counts by its expected
                      acceptance (alpha) in place of whether it was kept. Achieved less expected is luck, and
@@ -27,8 +25,6 @@ from agentspec.errors import TraceError
 from agentspec.types import Json
 
 __all__ = ["Origin", "ReportData", "Setting", "gather"]
-
-_GRAMMAR = "grammar"  # where it takes part, forced tokens need no rows of the target
 
 
 @dataclass(slots=True)
@@ -68,7 +64,6 @@ class ReportData:
     """Sums over replies; ratios are made of them when asked for.
 
     proposed:        tokens in all blocks, those behind a rejected one included
-    uncertain:       passes that may have been none; see above
     lengths:         passes by accepted length
     expected_tokens: see above
     bound_tokens:    see above
@@ -79,7 +74,6 @@ class ReportData:
     replies: int = 0
     tokens: int = 0
     passes: int = 0
-    uncertain: int = 0
     proposed: int = 0
     lengths: Counter[int] = field(default_factory=Counter)
     expected_tokens: float = 0.0
@@ -119,7 +113,6 @@ class ReportData:
             "tokens": self.tokens,
             "proposed": self.proposed,
             "target_passes": self.passes,
-            "uncertain_passes": self.uncertain,
             "tokens_per_pass": {
                 "plain": 1.0,
                 "achieved": round(self.achieved, 6),
@@ -214,9 +207,6 @@ def _add_block(block: TraceBlock, given: int, data: ReportData) -> None:
     data.expected_tokens += own + sum(one.alpha for one in seen)
     rejected = own and block.accepted < block.proposed
     data.bound_tokens += block.proposed + 1 if rejected else given
-    forced = block.accepted == block.proposed and all(block.forced) and _GRAMMAR in block.sources
-    if forced and not own:
-        return
-    data.passes += 1
-    data.uncertain += forced
-    data.lengths[given] += 1
+    if block.decoded:
+        data.passes += 1
+        data.lengths[given] += 1

@@ -6,8 +6,8 @@ probability min(1, draft_probs[x] / target_probs[x]), independently at each posi
 acceptance (Leviathan et al. 2023, arXiv:2211.17192) read backwards. So one recorded reply tells the accepted
 lengths of every draft temperature, mixture and rule of length.
 
-Positions that no source was asked about are of no use here: traces for replays are best made with long
-blocks of one source. It must not know engines or files.
+Positions at which the source was not asked are of no use: traces for replays are best made with long blocks
+of one source. It must not know engines or files.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class Step(NamedTuple):
     forced: bool
     target_probs: Distribution | None
     offers: Mapping[str, Distribution]
+
+    def knows(self, source: str) -> bool:
+        """Whether it shows something of a source: both laws are known, and there was a choice."""
+        return not self.forced and self.target_probs is not None and source in self.offers
 
 
 def steps(trace: ReplyTrace) -> list[Step]:

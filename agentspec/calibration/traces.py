@@ -45,6 +45,9 @@ class TraceBlock(_Line):
     at: int = Field(ge=0, description="Position in the reply of its first token, 0 for the reply's first.")
     proposed: int = Field(ge=0, description="How many tokens it had.")
     accepted: int = Field(ge=0, description="How many of them were accepted.")
+    decoded: bool = Field(
+        description="Whether it took a target pass; where every token is forced, none is needed."
+    )
     tokens: list[TokenId] = Field(description="Those that verification came to.")
     sources: list[str] = Field(description="Who proposed each.")
     places: list[str] = Field(description="The context class of each.")
@@ -143,6 +146,7 @@ def recorded(recording: Recording) -> dict[str, object]:
         TraceBlock(
             at=block.at,
             proposed=block.proposed,
+            decoded=block.decoded,
             accepted=sum(one.accepted for one in block.observations),
             tokens=[one.token for one in block.observations],
             sources=[one.source for one in block.observations],

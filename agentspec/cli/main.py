@@ -14,9 +14,11 @@ from agentspec.cli import (
     bench,
     bench_accuracy,
     bench_agents,
+    bench_calibration,
     bench_engine,
     bench_schemas,
     cache,
+    calibrate,
     models,
     prove,
     pull,
@@ -38,11 +40,13 @@ app = typer.Typer(
 app.command("pull")(pull.pull_command)
 app.command("models")(models.models_command)
 app.command("prove")(prove.prove_command)
+app.command("calibrate")(calibrate.calibrate_command)
 app.command("report")(report.report_command)
 bench.app.command("concurrency")(bench_engine.concurrency_command)
 bench.app.command("cache")(bench_engine.cache_command)
 bench.app.command("accuracy")(bench_accuracy.accuracy_command)
 bench.app.command("agents")(bench_agents.agents_command)
+bench.app.command("calibration")(bench_calibration.calibration_command)
 bench.app.command("schemas")(bench_schemas.schemas_command)
 app.add_typer(bench.app)
 app.add_typer(cache.app)

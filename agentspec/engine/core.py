@@ -319,7 +319,9 @@ class Core:
                 self._planner.learn(entry.plan, verdict.accepted, laws)
                 if sequence.recording is not None:
                     notes, at = entry.plan.notes, sequence.n_reply
-                    sequence.recording.add(at, block.proposals, notes, laws, verdict.accepted)
+                    sequence.recording.add(
+                        at, block.proposals, notes, laws, verdict.accepted, decoded=bool(rows)
+                    )
             self._commit(sequence, block, laws, verdict, passes=1 if rows else 0)
         except AgentSpecError as error:
             self._fail(sequence, error)

@@ -37,6 +37,7 @@ def block(
     proposed: int | None = None,
     alpha: Sequence[float] | None = None,
     forced: bool = False,
+    decoded: bool = True,
     place: str = "string",
 ) -> TraceBlock:
     """A block whose sources promise 0.9 of each token, and whose verified tokens are these."""
@@ -45,6 +46,7 @@ def block(
         at=at,
         proposed=size if proposed is None else proposed,
         accepted=accepted,
+        decoded=decoded,
         tokens=[0] * size,
         sources=list(sources),
         places=[place] * size,
@@ -84,7 +86,7 @@ def by_hand() -> list[ReplyTrace]:
             5,
             block(0, "model", accepted=1, alpha=[0.7], place="key"),
             block(2, "model", accepted=0, alpha=[0.25]),
-            block(3, *["grammar"] * 2, accepted=2, forced=True),  # the end: no pass
+            block(3, *["grammar"] * 2, accepted=2, forced=True, decoded=False),
             tool_set="",
         ),
         reply(2, block(0, *["history"] * 3, accepted=3, alpha=[0.5, 0.5, 0.5]), draft="other"),
@@ -101,7 +103,7 @@ def data() -> ReportData:
 
 def test_passes_and_their_bounds(data: ReportData) -> None:
     assert (data.replies, data.tokens, data.proposed) == (3, 17, 16)
-    assert (data.passes, data.uncertain) == (7, 1)
+    assert data.passes == 7
     assert data.lengths == {4: 1, 2: 3, 1: 2, 3: 1}
     assert data.achieved == pytest.approx(17 / 7)
     #                       reply 1: forced, rejected, empty, whole; reply 2; reply 3
@@ -142,12 +144,6 @@ def test_the_json_has_it_all(data: ReportData) -> None:
     assert found["tool_sets"] == {"tools": 2, "": 1}
 
 
-def test_forced_tokens_without_the_grammar_draft_take_a_pass() -> None:
-    """It is its part in a reply that lets the engine do without."""
-    assert gather([reply(2, block(0, "lookup", "lookup", accepted=2, forced=True))]).passes == 1
-    assert gather([reply(2, block(0, "grammar", "grammar", accepted=2, forced=True))]).passes == 0
-
-
 def test_traces_that_show_nothing_are_refused() -> None:
     with pytest.raises(TraceError, match="hold no reply"):
         gather([])
@@ -177,22 +173,19 @@ def test_what_a_trace_says_of_passes_is_what_the_engine_counts(seed: int) -> Non
     core = Core(model(), vocab(), [GrammarDraft(), another()], costs=Costs.free())
     (stream,) = run(core, recording_request(seed))
     found, counted = gather([traced(stream)]), stream.result.trace
-    assert (found.tokens, found.passes, found.uncertain) == (counted.tokens, counted.target_passes, 0)
+    assert (found.tokens, found.passes) == (counted.tokens, counted.target_passes)
     assert found.lengths == counted.accepted_lengths
 
 
-def test_passes_that_were_not_needed_are_left_out_or_uncertain() -> None:
+def test_passes_that_were_not_needed_are_left_out() -> None:
     fixed = [(1, 2, 3, 4, 0, 1, 2, 3), (2, 0, 1, 2, 3, 4, 0, 1)]
-    uncertain = 0
     for size in range(1, 9):
         core = Core(model(), vocab(), [GrammarDraft()], costs=Costs.free())
         plain = recording_request(size, matcher=TrieMatcher(fixed))
         options = plain.draft.model_copy(update={"max_block": size})
         (stream,) = run(core, replace(plain, draft=options))
         found, passes = gather([traced(stream)]), stream.result.trace.target_passes
-        assert found.passes - found.uncertain <= passes <= found.passes
-        uncertain += found.passes - passes
-    assert uncertain > 0  # or the test shows nothing
+        assert found.passes == passes < found.tokens
 
 
 def test_expected_is_achieved_without_its_chance() -> None:
@@ -269,7 +262,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(data: ReportData) -> Non
     }
     assert "currentColor" in text
     assert INK not in "".join(text.partition("<svg")[1:])
-    for word in ("2.43", "3.00", "pairs of models", "history", "temperature 0.8", "Of 7 passes, 1"):
+    for word in ("2.43", "3.00", "pairs of models", "history", "temperature 0.8"):
         assert word in found.text
 
 
