@@ -75,6 +75,14 @@ def agents_command(
             dir_okay=False,
         ),
     ] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep what each system did with each task in this file (JSON lines): a run that was "
+            "interrupted goes on from there.",
+        ),
+    ] = None,
     n_gpu_layers: GpuLayers = "auto",
     n_threads: Threads = None,
     as_json: JsonFile = None,
@@ -97,8 +105,10 @@ def agents_command(
     The environments of the last two, and llama-server itself, are made the first time (minutes, from PyPI)
     and kept in the cache folder. What cannot be made is reported with its error.
 
-    All tasks by all systems take an hour or more on two CPUs; `--tasks 6` gives a first impression.
+    All tasks by all systems take hours on two CPUs; `--tasks 6` gives a first impression, and with `--rows`
+    nothing of it is lost.
     """
+    from agentspec.bench.agents.kept import KeptRows
     from agentspec.bench.agents.run import bench_agents
     from agentspec.bench.agents.systems import SYSTEMS, Settings, open_system
     from agentspec.bench.agents.worlds import TASKS
@@ -129,6 +139,7 @@ def agents_command(
             names,
             functools.partial(open_system, settings=settings),
             max_steps=max_steps,
+            kept=None if rows is None else KeptRows(rows),
             report=lambda system: report(system, len(chosen)),
         )
     result: dict[str, Json] = {

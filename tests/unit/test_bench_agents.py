@@ -9,18 +9,21 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from agentspec.bench.agents import worker
+from agentspec.bench.agents.kept import KeptRows
 from agentspec.bench.agents.peer import Peer, PeerError
 from agentspec.bench.agents.run import Outcome, Row, bench_agents, work_on
 from agentspec.bench.agents.systems import SYSTEMS, Ready
 from agentspec.bench.agents.world import Task
 from agentspec.bench.agents.worlds import TASKS, WORLDS
 from agentspec.cli import bench_agents as command
+from agentspec.errors import ConfigError
 from agentspec.types import Json
 from tests.langchain_fakes import call_text, fake_model
 
@@ -248,6 +251,27 @@ def test_peers_that_fail_are_reported_and_hide_nothing() -> None:
         "versions": {},
         "rows": [],
     }
+
+
+def test_a_run_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    other = next(task for task in TASKS if task is not CANCEL)
+    path = tmp_path / "rows.jsonl"
+    first, _ = scripted(done(answer={"message": "one"}))
+    bench_agents([CANCEL], ["good"], opener_of({"good": first}), max_steps=3, kept=KeptRows(path))
+    second, _ = scripted(done(answer={"message": "two"}))
+    again = bench_agents(
+        [CANCEL, other], ["good"], opener_of({"good": second}), max_steps=3, kept=KeptRows(path)
+    )
+    assert [row.answer for row in again["good"].rows] == ["one", "two"]
+    assert [row.task.name for row in again["good"].rows] == [CANCEL.name, other.name]
+    third, _ = scripted()
+    last = bench_agents(
+        [CANCEL, other], ["good"], opener_of({"good": third}), max_steps=3, kept=KeptRows(path)
+    )
+    assert last["good"].as_json()["rows"] == again["good"].as_json()["rows"]
+    path.write_text('{"system": 3}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="does not hold the rows"):
+        KeptRows(path)
 
 
 def row(task: Task = CANCEL, **values: Any) -> Row:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from agentspec.bench.agents.calls import Judge
 from agentspec.bench.agents.peer import Peer, PeerError
@@ -27,7 +27,16 @@ from agentspec.bench.agents.world import ANSWER, Task, World, wrong
 from agentspec.bench.agents.worlds import WORLDS
 from agentspec.types import Json
 
-__all__ = ["Outcome", "Row", "bench_agents", "work_on"]
+__all__ = ["Kept", "Outcome", "Row", "bench_agents", "work_on"]
+
+
+class Kept(Protocol):
+    """Rows by system and task."""
+
+    def get(self, system: str, task: Task) -> Row | None: ...
+
+    def add(self, system: str, row: Row) -> None: ...
+
 
 Opener: TypeAlias = Callable[[str], AbstractContextManager[Ready]]
 """Makes a system ready, by its name. Raises PeerError."""
@@ -115,10 +124,12 @@ def bench_agents(
     opener: Opener,
     *,
     max_steps: int,
+    kept: Kept | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Outcome]:
     """Sets the systems to the tasks. A system that fails is reported, and the others go on.
 
+    kept:   rows of an earlier run, which are not made again; new ones are added
     report: told after every task whose it was
     """
     outcomes = {name: Outcome() for name in systems}
@@ -136,7 +147,12 @@ def bench_agents(
             for name, outcome in outcomes.items():
                 if outcome.error is None:
                     try:
-                        outcome.rows.append(work_on(task, peers[name], max_steps=max_steps))
+                        row = None if kept is None else kept.get(name, task)
+                        if row is None:
+                            row = work_on(task, peers[name], max_steps=max_steps)
+                            if kept is not None:
+                                kept.add(name, row)
+                        outcome.rows.append(row)
                     except PeerError as error:
                         outcome.error = str(error)
                         outcome.rows.append(Row(task, reason=outcome.error))
