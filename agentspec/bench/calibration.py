@@ -15,6 +15,7 @@ This module must not know commands or terminals.
 
 from __future__ import annotations
 
+import copy
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,9 +62,9 @@ class Online:
     at_start: float
 
     @property
-    def fraction_of_best(self) -> float:
-        """The least of them."""
-        return min(self.fractions.values(), default=1.0)
+    def fraction_of_best(self) -> float | None:
+        """The least of them; None where there were too few replies to tell."""
+        return min(self.fractions.values(), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class CalibrationFindings:
                 name: {"positions": count, "alpha": round(alpha, 4), "accepted_length": round(length, 4)}
                 for name, (count, alpha, length) in self.classes.items()
             },
-            "online_fraction_of_best": None if one is None else round(one.fraction_of_best, 4),
+            "online_fraction_of_best": None if one is None else _rounded(one.fraction_of_best),
             "online_by_class": None
             if one is None
             else {name: round(share, 4) for name, share in one.fractions.items()},
@@ -208,7 +209,9 @@ def lengths(traces: Sequence[ReplyTrace], price: Price) -> list[LengthResult]:
         best = settings[speeds.index(max(speeds))]
         rule = make(best)
         _replayed(fitted, rule, times=3)  # what a rule learns, as others have their threshold, from these
-        found = _replayed(held_out, rule, times=20)
+        found = Replayed()
+        for seed in range(20):  # each time as it was after those
+            found += replay(held_out, _SOURCE, _at(1.0), copy.deepcopy(rule), seed=seed)
         results.append(
             LengthResult(
                 name,

@@ -34,6 +34,7 @@ _MAIN: Final = 0.8
 _OTHERS: Final = (0.0, 0.4, 1.2)
 _TIMED_TURNS: Final = 4
 _USELESS_TURNS: Final = 10
+_USUAL: Final = Price(draft=0.4, check=0.3)  # of the default pair on two CPU cores, where none was measured
 _CONFIDENT: Final = 0.25
 """Factor of the temperature of a draft that is made wrongly sure."""
 
@@ -77,7 +78,8 @@ def bench_calibration(
         findings.online = online(traces)
         fitted, held_out = split(traces)
         findings.good_draft = gain(fit(fitted), held_out)
-        findings.lengths = lengths(traces, findings.price or Price(0.4, 0.3))
+        findings.price = findings.price or _USUAL
+        findings.lengths = lengths(traces, findings.price)
         for temperature in _OTHERS:
             few = bench.recorded(f"at {temperature:g}", model, draft, temperature, options.replies // 5)
             findings.curves[temperature] = curve(few)

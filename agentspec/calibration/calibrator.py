@@ -16,7 +16,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from agentspec.calibration.temper import (
 )
 from agentspec.types import Distribution, FloatArray
 
-__all__ = ["Calibrator", "Scores", "Where", "pair"]
+__all__ = ["Calibrator", "Group", "Key", "Scores", "Where"]
 
 _MEMORY: Final = 200.0
 """Positions that are learned from after which older ones fade."""
@@ -49,7 +49,8 @@ _EACH: Final = 4
 """Positions of one kind from which on only every fourth is learned from: a tenth of a millisecond matters
 where a pass takes a few."""
 
-_MAX_TOOL_SETS: Final = 64
+_MAX_GROUPS: Final = 65
+_MOST_CHOSEN: Final = 4096
 
 
 class Where(NamedTuple):
@@ -58,11 +59,40 @@ class Where(NamedTuple):
     tool_set: names what the reply may call
     place:    the context class
     heat:     of the target's law (`agentspec.calibration.survival.heat`)
+    made_at:  the temperature that laws are made with; None for that of the target's law
+    seeded:   whether the reply is drawn by the seed-invariant rule
     """
 
     tool_set: str
     place: str
     heat: int
+    made_at: float | None = None
+    seeded: bool = False
+
+
+class Key(NamedTuple):
+    """What scores are kept by.
+
+    of:     what was tried: TEMPERATURES of a source's law, or WEIGHTS of a mixture
+    source: its name; of a mixture, both names with a plus between them
+    """
+
+    of: Literal["temperatures", "weights"]
+    source: str
+    place: str
+    heat: int
+
+    @property
+    def size(self) -> int:
+        """How many candidates were tried."""
+        return len(TEMPERATURES if self.of == "temperatures" else WEIGHTS)
+
+
+class Group(NamedTuple):
+    """tool_set: "" for all of them together. made_at: as that of Where"""
+
+    tool_set: str
+    made_at: float | None
 
 
 @dataclass(slots=True)
@@ -91,9 +121,6 @@ class Scores:
         return self.sums / self.count if self.count else self.sums
 
 
-_Key = tuple[str, str, int]  # source, or a pair of them; place; heat
-
-
 @dataclass
 class Calibrator:
     """Chooses temperatures and mixtures, and learns what they should be.
@@ -102,17 +129,14 @@ class Calibrator:
     neutral:  leaves every law as it is: calibration is off
     survival: how often proposals are accepted; it learns in any case, for the lengths of blocks
     memory:   positions after which older ones fade
-
-    A tool set's scores are of TEMPERATURES, or, under the name of a pair, of WEIGHTS; those of "" are of all
-    tool sets together.
     """
 
     adapts: bool = True
     neutral: bool = False
     survival: Survival = field(default_factory=Survival)
     memory: float = _MEMORY
-    _scores: OrderedDict[str, dict[_Key, Scores]] = field(default_factory=lambda: OrderedDict({"": {}}))
-    _chosen: dict[tuple[str, Where], int] = field(default_factory=dict)
+    _scores: OrderedDict[Group, dict[Key, Scores]] = field(default_factory=OrderedDict)
+    _chosen: dict[tuple[Key, Where], int] = field(default_factory=dict)
     _met: Counter[tuple[str, Where]] = field(default_factory=Counter)
 
     def calibrated(self, offers: Mapping[str, Distribution], where: Where) -> Distribution:
@@ -124,40 +148,49 @@ class Calibrator:
         if len(laws) == 1:
             return next(iter(laws.values()))
         (one, first), (other, second) = list(laws.items())[:2]
-        return mixed(first, second, self.weight(pair(one, other), where))
+        return mixed(first, second, self.weight(one, other, where))
 
     def temperature(self, source: str, where: Where) -> float:
         """The one for a source's law; 0 where it is to propose its best token with certainty."""
-        return TEMPERATURES[self._best(source, where, len(TEMPERATURES), NEUTRAL)]
+        return TEMPERATURES[self._best(Key("temperatures", source, where.place, where.heat), where, NEUTRAL)]
 
-    def weight(self, pair: str, where: Where) -> float:
-        """The share of the first of two laws in their mixture."""
-        return WEIGHTS[self._best(pair, where, len(WEIGHTS), len(WEIGHTS) - 1)]
+    def weight(self, first: str, second: str, where: Where) -> float:
+        """The share of the first of two sources' laws in their mixture."""
+        return WEIGHTS[self._best(_mixture(first, second, where), where, len(WEIGHTS) - 1)]
 
     def learn(self, offers: Mapping[str, Distribution], where: Where, target_probs: Distribution) -> None:
-        """Adds a verified position. offers: as they were made, before calibration"""
-        if self.neutral or not self.adapts or not offers or self._knows(next(iter(offers)), where):
+        """Adds a verified position at which there was a choice.
+
+        offers: as they were made, before calibration
+        """
+        if self.neutral or not self.adapts or all(len(law.ids) == 1 for law in offers.values()):
             return
-        found = {name: alphas(target_probs, law) for name, law in offers.items()}
+        if self._knows(next(iter(offers)), where):
+            return
+        found = {
+            Key("temperatures", name, where.place, where.heat): alphas(target_probs, law)
+            for name, law in offers.items()
+        }
         if len(offers) > 1:
             (one, first), (other, second) = list(offers.items())[:2]
             first = tempered(first, self.temperature(one, where))
             second = tempered(second, self.temperature(other, where))
-            found[pair(one, other)] = mixed_alphas(target_probs, first, second)
+            found[_mixture(one, other, where)] = mixed_alphas(target_probs, first, second)
         for tool_set in {where.tool_set, ""}:
-            kept = self._of(tool_set)
-            for name, alpha in found.items():
-                scores = kept.setdefault((name, where.place, where.heat), Scores.none(len(alpha)))
-                scores.add(alpha, self.memory)
+            kept = self._of(Group(tool_set, where.made_at))
+            for key, alpha in found.items():
+                kept.setdefault(key, Scores.none(key.size)).add(alpha, self.memory)
         self._chosen.clear()
 
-    def items(self) -> Iterable[tuple[str, _Key, Scores]]:
-        """Everything that was learned, but for survival: (tool set, (source, place, heat), scores)."""
-        return [(name, key, scores) for name, kept in self._scores.items() for key, scores in kept.items()]
+    def items(self) -> Iterable[tuple[Group, Key, Scores]]:
+        """Everything that was learned, but for survival."""
+        return [(group, key, scores) for group, kept in self._scores.items() for key, scores in kept.items()]
 
-    def put(self, tool_set: str, key: _Key, scores: Scores) -> None:
-        """Sets what was learned earlier."""
-        self._of(tool_set)[key] = scores
+    def put(self, group: Group, key: Key, scores: Scores) -> None:
+        """Sets what was learned earlier. Raises ValueError for scores of another number of candidates."""
+        if len(scores.sums) != key.size:
+            raise ValueError(f"{len(scores.sums)} scores of {key.size} {key.of}")
+        self._of(group)[key] = scores
         self._chosen.clear()
 
     def _knows(self, source: str, where: Where) -> bool:
@@ -165,35 +198,41 @@ class Calibrator:
         met = self._met[source, where] = self._met[source, where] + 1
         return self.memory < math.inf and met > _SETTLED and met % _EACH > 0
 
-    def _best(self, name: str, where: Where, size: int, usual: int) -> int:
+    def _best(self, key: Key, where: Where, usual: int) -> int:
         if self.neutral:
             return usual
-        if (known := self._chosen.get((name, where))) is None:
-            known = self._chosen[name, where] = self._best_now(name, where, size, usual)
+        if (known := self._chosen.get((key, where))) is None:
+            if len(self._chosen) > _MOST_CHOSEN:
+                self._chosen.clear()
+            known = self._chosen[key, where] = self._best_now(key, where, usual)
         return known
 
-    def _best_now(self, name: str, where: Where, size: int, usual: int) -> int:
-        key = (name, where.place, where.heat)
-        total = np.zeros(size)
-        if (shared := self._scores[""].get(key)) is not None:
-            total = shared.means * min(shared.count, _BORROWED)
-        own = self._scores.get(where.tool_set, {}).get(key) if where.tool_set else None
-        if own is not None:
-            total = total + own.sums
+    def _best_now(self, key: Key, where: Where, usual: int) -> int:
+        shared = self._scores.get(Group("", where.made_at), {}).get(key) or Scores.none(key.size)
+        own = Scores.none(key.size)
+        if where.tool_set:
+            own = self._scores.get(Group(where.tool_set, where.made_at), {}).get(key) or own
+        others = max(0.0, shared.count - own.count)
+        count = own.count + min(others, _BORROWED)
+        if not count:
+            return usual
+        borrowed = (shared.sums - own.sums).clip(0.0) * (min(others, _BORROWED) / others if others else 0.0)
+        means = (own.sums + borrowed) / count
+        if where.seeded and key.of == "temperatures":
+            # of draws that share their noise as few as this may agree, a certain token's chance is what it is
+            means[1:] = means[1:] / (2.0 - means[1:])
+        total = means * count
         total[usual] += _MARGIN
         return int(np.argmax(total))
 
-    def _of(self, tool_set: str) -> dict[_Key, Scores]:
-        kept = self._scores.setdefault(tool_set, {})
-        if tool_set:
-            self._scores.move_to_end(tool_set)
-            if len(self._scores) > _MAX_TOOL_SETS + 1:
-                oldest = next(name for name in self._scores if name)
-                del self._scores[oldest]
-                self._met.clear()  # else it would grow with every tool set
+    def _of(self, group: Group) -> dict[Key, Scores]:
+        kept = self._scores.setdefault(group, {})
+        self._scores.move_to_end(group)
+        if len(self._scores) > _MAX_GROUPS and self.memory < math.inf:
+            del self._scores[next(one for one in self._scores if one.tool_set)]
+            self._met.clear()  # else it would grow with every tool set
         return kept
 
 
-def pair(first: str, second: str) -> str:
-    """Names the mixture of two sources' laws."""
-    return f"{first}+{second}"
+def _mixture(first: str, second: str, where: Where) -> Key:
+    return Key("weights", f"{first}+{second}", where.place, where.heat)

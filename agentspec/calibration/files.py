@@ -20,7 +20,7 @@ from typing import Annotated, Final, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agentspec.calibration.calibrator import Calibrator, Scores
+from agentspec.calibration.calibrator import Calibrator, Group, Key, Scores
 from agentspec.calibration.survival import Cell, Survival
 from agentspec.calibration.temper import TEMPERATURES, WEIGHTS
 from agentspec.errors import CalibrationError
@@ -56,6 +56,9 @@ class SourceScores(_Part):
     them."""
 
     tool_set: str = Field(description="A digest; empty for all tool sets together.")
+    made_at: float | None = Field(
+        None, gt=0.0, description="The draft_temperature of its replies; null where none was set."
+    )
     source: str = Field(description="Its name; of a mixture, both with a plus between them.")
     place: str = Field(description="The context class.")
     heat: int = Field(ge=0, le=3, description="Of the target's law: 0 for greedy, up to 3.")
@@ -93,6 +96,8 @@ class CalibrationFile(_Part):
         for one in self.scores:
             if len(one.alpha) != len(self.temperatures if one.of == "temperatures" else self.weights):
                 raise ValueError(f"the scores of {one.source!r} are not of the {one.of}")
+        if any(one.accepted > one.count for one in self.survival):
+            raise ValueError("more proposals were accepted than there were")
         return self
 
     @classmethod
@@ -108,15 +113,16 @@ class CalibrationFile(_Part):
         """What a calibrator has learned."""
         scores = [
             SourceScores(
-                tool_set=tool_set,
-                source=source,
-                place=place,
-                heat=heat,
-                of="temperatures" if len(one.sums) == len(TEMPERATURES) else "weights",
+                tool_set=group.tool_set,
+                made_at=group.made_at,
+                source=key.source,
+                place=key.place,
+                heat=key.heat,
+                of=key.of,
                 count=round(one.count, _DIGITS),
                 alpha=[min(1.0, round(float(mean), _DIGITS)) for mean in one.means],
             )
-            for tool_set, (source, place, heat), one in calibrator.items()
+            for group, key, one in calibrator.items()
         ]
         survival = [
             Survived(
@@ -141,19 +147,15 @@ class CalibrationFile(_Part):
         )
 
     def calibrator(self, *, adapts: bool) -> Calibrator:
-        """One that begins with what is in the file. Raises CalibrationError where that is of other
-        temperatures or weights than this version's."""
-        if (*self.temperatures,) != TEMPERATURES or (*self.weights,) != WEIGHTS:
-            raise CalibrationError(
-                "its temperatures or weights are not those of this version", hint="calibrate again"
-            )
+        """One that begins with what is in the file."""
         survival = Survival()
         for one in self.survival:
             survival.put(Cell(one.source, one.place, one.level, one.heat), (one.accepted, one.count))
         made = Calibrator(adapts=adapts, survival=survival)
         for score in self.scores:
             sums = np.array(score.alpha) * score.count
-            made.put(score.tool_set, (score.source, score.place, score.heat), Scores(score.count, sums))
+            key = Key(score.of, score.source, score.place, score.heat)
+            made.put(Group(score.tool_set, score.made_at), key, Scores(score.count, sums))
         return made
 
 
@@ -162,7 +164,8 @@ def read_calibration(path: Path, *, vocab: str | None = None) -> CalibrationFile
 
     vocab: fingerprint of the vocabulary that it has to be for; None takes any
 
-    Raises CalibrationError naming the file that cannot be read, is damaged, or is another vocabulary's.
+    Raises CalibrationError naming the file that cannot be read, is damaged, or is of another vocabulary or
+    version.
     """
     try:
         found = CalibrationFile.model_validate_json(path.read_bytes())
@@ -175,6 +178,10 @@ def read_calibration(path: Path, *, vocab: str | None = None) -> CalibrationFile
             f"{path} is no calibration.v1 file: {at + ': ' if at else ''}{first['msg']}",
             hint="agentspec calibrate writes one",
         ) from error
+    if (*found.temperatures,) != TEMPERATURES or (*found.weights,) != WEIGHTS:
+        raise CalibrationError(
+            f"the temperatures or weights in {path} are not those of this version", hint="calibrate again"
+        )
     if vocab is not None and found.vocab != vocab:
         raise CalibrationError(
             f"the calibration {path} is for {found.model} and its vocabulary {found.vocab}, and the target's "
@@ -191,7 +198,7 @@ def write_calibration(path: Path, calibration: CalibrationFile) -> None:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(calibration.model_dump_json(indent=1) + "\n")
+                file.write(calibration.model_dump_json() + "\n")
             Path(name).replace(path)
         except BaseException:
             with suppress(OSError):
@@ -220,7 +227,8 @@ class CalibrationStore:
 
     def __init__(self, folder: Path, *, model: str, draft: str | None, vocab: str) -> None:
         self._model, self._draft, self._vocab = model, draft, vocab
-        name = hashlib.sha256(repr((model, draft, vocab)).encode()).hexdigest()[:16]
+        told = (model, draft, vocab, TEMPERATURES, WEIGHTS)  # versions with other lists do without each other
+        name = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
         self.path = folder / f"{name}.json"
         self._unsaved = 0
         self._broken = False

@@ -20,10 +20,9 @@ from agentspec.calibration.calibrator import Calibrator, Where
 from agentspec.calibration.lengths import Fixed
 from agentspec.calibration.observe import overlap
 from agentspec.calibration.replay import replay
-from agentspec.calibration.steps import Step, steps
-from agentspec.calibration.survival import Cell, agreement, heat
+from agentspec.calibration.steps import Step, heat_of, steps
+from agentspec.calibration.survival import Cell, Survival, agreement
 from agentspec.calibration.traces import ReplyTrace
-from agentspec.config import SamplingOptions
 from agentspec.types import Distribution, Json
 
 __all__ = ["Alpha", "Gain", "chosen_by", "fit", "gain", "split"]
@@ -88,7 +87,7 @@ def split(traces: Iterable[ReplyTrace]) -> tuple[list[ReplyTrace], list[ReplyTra
 
 def fit(traces: Iterable[ReplyTrace]) -> Calibrator:
     """The best calibration for replies that were recorded with `trace_top_k`."""
-    made = Calibrator(memory=math.inf)
+    made = Calibrator(memory=math.inf, survival=Survival(memory=math.inf))
     kept = list(traces)
     for trace in kept:
         for step in steps(trace):
@@ -119,9 +118,11 @@ def gain(calibrator: Calibrator, traces: Iterable[ReplyTrace], source: str = "mo
 def chosen_by(calibrator: Calibrator, source: str) -> Mapping[str, float]:
     """The temperatures that were chosen for a source in all tool sets together: by place and heat."""
     return {
-        f"{place}, heat {warmth}": calibrator.temperature(source, Where("", place, warmth))
-        for tool_set, (name, place, warmth), _ in calibrator.items()
-        if name == source and not tool_set
+        f"{key.place}, heat {key.heat}": calibrator.temperature(
+            source, Where("", key.place, key.heat, group.made_at)
+        )
+        for group, key, _ in calibrator.items()
+        if key.of == "temperatures" and key.source == source and not group.tool_set
     }
 
 
@@ -134,7 +135,7 @@ def _accepted_length(replies: Sequence[Sequence[Step]], calibrator: Calibrator, 
 
 def _learn_survival(made: Calibrator, trace: ReplyTrace) -> None:
     offered = {at for at, step in enumerate(steps(trace)) if _learn_offers(made, step)}
-    warmth = heat(SamplingOptions.model_validate(trace.sampling))
+    warmth = heat_of(trace)
     for block in trace.blocks:
         for index, one in enumerate(block.observations()):
             if not one.forced and block.at + index not in offered:  # a token that was certain
@@ -149,7 +150,9 @@ def _learn_offers(made: Calibrator, step: Step) -> bool:
         return False
     for source, law in step.offers.items():
         after = made.calibrated({source: law}, step.where)
-        sure = agreement(law if len(after.ids) == 1 else after)
+        # how sure a certain token is: what a draft says of it, to a greedy target or a sampled one
+        certain = len(after.ids) == 1 or not step.where.heat
+        sure = float(law.probs.max()) if certain else agreement(after)
         cell = Cell.of(source, step.where.place, sure, step.where.heat)
         for kept in (cell, cell._replace(level=None)):
             made.survival.learn(

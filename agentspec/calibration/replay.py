@@ -43,6 +43,14 @@ class Replayed:
     drafted: int = 0
     accepted: int = 0
 
+    def __iadd__(self, other: Replayed) -> Replayed:
+        self.tokens += other.tokens
+        self.passes += other.passes
+        self.asked += other.asked
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+        return self
+
     @property
     def accepted_length(self) -> float:
         """Tokens per target pass, the verifier's own included."""

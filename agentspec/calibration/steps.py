@@ -21,10 +21,11 @@ from agentspec.calibration.calibrator import Where
 from agentspec.calibration.survival import heat
 from agentspec.calibration.traces import ReplyTrace, TraceRow
 from agentspec.config import SamplingOptions
+from agentspec.errors import TraceError
 from agentspec.law import probability_of
 from agentspec.types import Distribution
 
-__all__ = ["Step", "accept_prob", "steps"]
+__all__ = ["Step", "accept_prob", "heat_of", "steps"]
 
 
 class Step(NamedTuple):
@@ -50,7 +51,7 @@ class Step(NamedTuple):
 
 def steps(trace: ReplyTrace) -> list[Step]:
     """Every position of a reply that was recorded with `trace_top_k`."""
-    warmth = heat(SamplingOptions.model_validate(trace.sampling))
+    warmth = heat_of(trace)
     rows = {row.at: row for row in trace.rows}
     seen = {
         block.at + index: (place, forced)
@@ -61,8 +62,17 @@ def steps(trace: ReplyTrace) -> list[Step]:
     for at, token in enumerate(trace.reply):
         place, forced = seen.get(at, ("", False))
         target, offers = _laws(rows.get(at))
-        found.append(Step(token, Where(trace.tool_set, place, warmth), forced, target, offers))
+        where = Where(trace.tool_set, place, warmth, trace.draft_temperature)
+        found.append(Step(token, where, forced, target, offers))
     return found
+
+
+def heat_of(trace: ReplyTrace) -> int:
+    """How much chance was in a reply's law."""
+    temperature = trace.sampling.get("temperature", SamplingOptions().temperature)
+    if not isinstance(temperature, int | float):
+        raise TraceError(f"the temperature of a trace is {temperature!r}")
+    return heat(SamplingOptions(temperature=temperature))
 
 
 def accept_prob(step: Step, draft_probs: Distribution) -> float:

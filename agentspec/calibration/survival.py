@@ -56,9 +56,13 @@ class Cell(NamedTuple):
 
 
 class Survival:
-    """Acceptance estimates."""
+    """Acceptance estimates.
 
-    def __init__(self) -> None:
+    memory: outcomes after which older ones fade
+    """
+
+    def __init__(self, memory: float = _MEMORY) -> None:
+        self._memory = memory
         self._counts: dict[Cell, tuple[float, float]] = {}  # accepted, all
 
     def estimate(self, cell: Cell) -> float:
@@ -78,7 +82,7 @@ class Survival:
     def learn(self, cell: Cell, *, accepted: float) -> None:
         """Adds what became of a verified proposal: whether it was accepted, or how likely that was."""
         good, count = self._counts.get(cell, (0.0, 0.0))
-        fade = min(1.0, (_MEMORY - 1.0) / count) if count else 1.0
+        fade = min(1.0, (self._memory - 1.0) / count) if count else 1.0
         self._counts[cell] = (good * fade + accepted, count * fade + 1.0)
 
 

@@ -30,13 +30,16 @@ WEIGHTS: Final = (0.0, 0.15, 0.3, 0.5, 0.7, 0.85, 1.0)
 """Shares that the first of two laws may have in their mixture."""
 
 _MOST: Final = 256
-"""Tokens of a draft's law that are looked at: further ones change the sums by less than chance does."""
+"""Tokens of a draft's law that are looked at, and that are left where it is changed: what is further down is
+seldom right, and a law over a whole vocabulary would take milliseconds."""
 
 _DIVISORS: Final = np.array([t for t in TEMPERATURES if t > 0.0])[:, None]
 
 
 def tempered(law: Distribution, temperature: float) -> Distribution:
     """The law at a temperature; at 0 the point mass at its most likely token, lowest id on ties.
+
+    Of a wide law the head alone is left, unless the temperature is 1.
 
     Raises ValueError for a temperature below 0.
     """
@@ -46,15 +49,15 @@ def tempered(law: Distribution, temperature: float) -> Distribution:
         return law
     if temperature == 0.0:
         return point_mass(int(law.ids[np.argmax(law.probs)]))
-    kept = law.probs > 0.0
-    return Distribution(law.ids[kept], _powers(law.probs[kept], np.array([[temperature]]))[0])
+    ids, probs = _head(law)
+    return Distribution(ids, _powers(probs, np.array([[temperature]]))[0])
 
 
 def mixed(first: Distribution, second: Distribution, weight: float) -> Distribution:
-    """The mixture in which `first` has a share of `weight`, from 0 to 1."""
+    """The mixture in which `first` has a share of `weight`, from 0 to 1; of wide laws, of their heads."""
     if weight in (0.0, 1.0):
         return first if weight else second
-    ids, one, other = _aligned(first, second)
+    ids, one, other = _heads(first, second)
     probs = weight * one + (1.0 - weight) * other
     return Distribution(ids, probs / probs.sum())
 
@@ -66,12 +69,13 @@ def alphas(target_probs: Distribution, draft_probs: Distribution) -> FloatArray:
     found = np.empty(len(TEMPERATURES))
     found[0] = target[np.argmax(probs)]  # TEMPERATURES begins with 0
     found[1:] = np.minimum(_powers(probs, _DIVISORS), target).sum(axis=1)
+    found[NEUTRAL] = np.minimum(probs, target).sum()  # the whole law, of which this is the head
     return np.minimum(found, 1.0)
 
 
 def mixed_alphas(target_probs: Distribution, first: Distribution, second: Distribution) -> FloatArray:
     """The expected acceptance of the mixtures by each of WEIGHTS, shape (len(WEIGHTS),)."""
-    ids, one, other = _aligned(Distribution(*_head(first)), Distribution(*_head(second)))
+    ids, one, other = _heads(first, second)
     weights = np.array(WEIGHTS)[:, None]
     laws = weights * one + (1.0 - weights) * other
     found: FloatArray = np.minimum(laws, _at(target_probs, ids)).sum(axis=1)
@@ -101,6 +105,9 @@ def _at(law: Distribution, ids: IdArray) -> FloatArray:
     return np.where(law.ids[index] == ids, law.probs[index], 0.0)
 
 
-def _aligned(first: Distribution, second: Distribution) -> tuple[IdArray, FloatArray, FloatArray]:
-    ids = np.union1d(first.ids, second.ids)
-    return ids, _at(first, ids), _at(second, ids)
+def _heads(first: Distribution, second: Distribution) -> tuple[IdArray, FloatArray, FloatArray]:
+    """The tokens of both heads, with the probabilities that each law has there, summing to 1."""
+    one, other = Distribution(*_head(first)), Distribution(*_head(second))
+    ids = np.union1d(one.ids, other.ids)
+    left, right = _at(one, ids), _at(other, ids)
+    return ids, left / left.sum(), right / right.sum()

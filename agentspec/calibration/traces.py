@@ -98,7 +98,7 @@ class TraceRow(_Line):
     """The laws at one position, cut to the most likely tokens of each."""
 
     at: int = Field(ge=0, description="Position in the reply.")
-    ids: list[TokenId] = Field(description="The target's most likely first.")
+    ids: list[TokenId] = Field(min_length=1, description="The target's most likely first.")
     target_probs: list[Probability]
     draft_probs: list[Probability] | None = Field(
         description="What the token was drawn from. Null where it was proposed with certainty, or none was."
@@ -113,6 +113,8 @@ class TraceRow(_Line):
         columns = [self.target_probs, self.draft_probs or self.ids, *self.offers.values()]
         if any(len(column) != len(self.ids) for column in columns):
             raise ValueError("its columns are not of one length")
+        if not all(map(any, self.offers.values())):
+            raise ValueError("an offer has no token")
         return self
 
 
@@ -125,6 +127,9 @@ class ReplyTrace(_Line):
     vocab: str = Field(description="Fingerprint of the target's vocabulary: ids mean nothing in another.")
     law: str = Field(description="The name of the law.")
     sampling: dict[str, JsonValue] = Field(description="The settings that are not the defaults.")
+    draft_temperature: float | None = Field(
+        None, description="The temperature that drafts made their laws with; null for that of the law."
+    )
     tool_set: str = Field(description="Names what the reply may call; empty where it calls nothing.")
     agent: str = Field(description="The agent it is for; empty where none was named.")
     prompt: list[TokenId]

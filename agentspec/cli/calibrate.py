@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["calibrate_command"]
 
+_LEAST_TOP_K = 20
+
 
 def calibrate_command(
     output: Annotated[
@@ -171,6 +173,11 @@ def _check(kept: list[ReplyTrace]) -> None:
             f"the traces are of targets with different vocabularies: {', '.join(vocabularies)}",
             hint="calibrate each target with its own traces",
         )
+    if any(one.rows and one.top_k < _LEAST_TOP_K for one in kept):
+        raise TraceError(
+            f"a trace has fewer than {_LEAST_TOP_K} tokens of each law",
+            hint="what is cut off would be taken for wrong: write traces with trace_top_k=64",
+        )
     if not any(row.offers for one in kept for row in one.rows):
         raise TraceError(
             "no trace has the laws that drafts offered",
@@ -184,7 +191,7 @@ def _table(gains: Mapping[str, Gain], chosen: Mapping[str, Mapping[str, float]])
 
     shown = Table(
         title="expected acceptance on replies that were held out",
-        caption="Temperature: a factor of the draft's own; 0 proposes its best token for certain.",
+        caption="temperature: for all tool sets, a factor of the draft's; 0 is its best token for certain",
         box=SIMPLE_HEAD,
         padding=0,
     )

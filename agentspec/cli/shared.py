@@ -55,7 +55,7 @@ def check_writable(path: Path, option: str = "--json") -> None:
         return
     if path.is_dir():
         raise ConfigError(f"{option} {path} cannot be written: it is a folder")
-    is_there = path.exists()
+    is_there = path.exists() or path.is_symlink()
     try:
         path.touch()
         if not is_there:

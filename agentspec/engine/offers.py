@@ -105,7 +105,13 @@ class BlockPlan:
     def where(self) -> Where:
         """What the calibration of a law for the next token is kept by."""
         place = context_class(self.block.place.kind, self.block.legal[-1])
-        return Where(self.tool_set, place, heat(self.law_sampling))
+        return Where(
+            self.tool_set,
+            place,
+            heat(self.law_sampling),
+            self.draft.draft_temperature,
+            self.draft.verifier == "seed_invariant",
+        )
 
     def forced(self) -> bool:
         """Whether only one token is legal next: whoever proposes it is right."""
@@ -140,10 +146,10 @@ class BlockPlan:
         Raises ValueError, before anything is drawn, for what is not a distribution over the vocabulary.
         """
         assert offer.draft_probs is not None
-        whole, where = self.cell(offer.source, None), self.where
+        whole, where, forced = self.cell(offer.source, None), self.where, self.forced()
         self.block.draw(offer.draft_probs, offer.source)
         self._note((offer.cell, whole), offer.estimate)
-        self.notes.append(Note(whole.place, 1.0, False, offer.laws, where))
+        self.notes.append(Note(whole.place, 1.0, forced, offer.laws, where))
 
     def _note(self, cells: tuple[Cell, ...], estimate: float) -> None:
         self.survival.append(self.reach * estimate)
@@ -190,7 +196,7 @@ def weigh(offer: Offer, source: str, plan: BlockPlan, calibrator: Calibrator) ->
 
 def join(paid: Weighed, rival: Weighed | None, plan: BlockPlan, calibrator: Calibrator) -> Weighed:
     """The offer that has cost a pass, mixed with one for the same token that waited for it, where both are
-    laws."""
+    laws. Whatever share each has, the token counts as the first one's."""
     if rival is None or not paid.laws or not rival.laws:
         return paid
     return _of_laws(paid.source, {**paid.laws, **rival.laws}, plan, calibrator) or paid
@@ -203,7 +209,7 @@ def _of_laws(
     where that is illegal."""
     law = calibrator.calibrated(laws, plan.where)
     certain = len(law.ids) == 1 < len(laws[source].ids)
-    confidence = agreement(laws[source] if certain else law)
+    confidence = float(laws[source].probs.max()) if certain else agreement(law)
     cell = plan.cell(source, confidence)
     estimate = calibrator.survival.estimate(cell)
     if not certain:

@@ -121,7 +121,8 @@ class Planner:
         for index, cells in enumerate(plan.cells[: accepted + 1]):
             for cell in cells:
                 self._survival.learn(cell, accepted=index < accepted)
-            if laws is not None and (note := plan.notes[index]).laws:
+            note = plan.notes[index]
+            if laws is not None and note.laws and not note.forced:
                 self._calibrator.learn(note.laws, note.where, laws[index])
 
     def passed(self, seconds: float) -> None:
@@ -256,8 +257,7 @@ class Planner:
             grown = []
             for plan, offer in offers:
                 plan.asked[model.name] = plan.asked.get(model.name, 0) + 1
-                joined = join(offer, plan.rival, plan, self._calibrator)
-                if self._take(plan, joined, sources, pass_, paid=paid):
+                if self._take(plan, self._joined(plan, offer), sources, pass_, paid=paid):
                     grown.append((plan, plan.reach, sum(plan.survival)))
             self._extend([plan for plan, _, _ in grown], sources, pass_, models_first=True)
             for plan, reach, total in grown:
@@ -318,6 +318,9 @@ class Planner:
             return False
         self._forgone[key] = 0.0
         return True
+
+    def _joined(self, plan: BlockPlan, offer: Weighed) -> Weighed:
+        return join(offer, plan.rival, plan, self._calibrator)
 
     def _follow(self, model: Draft) -> float:
         return self._followed.get(model.name, 1.0)

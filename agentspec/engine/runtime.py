@@ -253,6 +253,7 @@ class Runtime:
             vocab=self._fingerprint,
             law=request.law,
             sampling=request.sampling.model_dump(mode="json", exclude_defaults=True),
+            draft_temperature=request.draft.draft_temperature,
             tool_set=request.tool_set,
             agent=request.draft.agent,
             prompt=list(request.prompt),

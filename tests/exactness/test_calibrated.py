@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from agentspec.calibration.calibrator import Calibrator, Scores, Where
+from agentspec.calibration.calibrator import Calibrator, Group, Key, Scores, Where
 from agentspec.calibration.temper import TEMPERATURES, WEIGHTS
 from agentspec.config import DraftOptions, GenerationOptions, SamplingOptions
 from agentspec.drafts.base import Draft, DraftRequest, Offer
@@ -25,6 +25,7 @@ from tests.exactness.laws import enumerated, target_law, total_variation
 from tests.exactness.test_engine import BOUND, PROMPT, VERIFIERS, WARM, engine_law, soft_draft
 
 N_VOCAB = 3
+EVERYBODY = Group("", None)
 PLACES = ("text", "structure", "key", "string", "number", "enum")
 
 
@@ -38,9 +39,9 @@ class Watched(Calibrator):
         self.chosen.add((source, found))
         return found
 
-    def weight(self, pair: str, where: Where) -> float:
-        found = super().weight(pair, where)
-        self.chosen.add((pair, found))
+    def weight(self, first: str, second: str, where: Where) -> float:
+        found = super().weight(first, second, where)
+        self.chosen.add((f"{first}+{second}", found))
         return found
 
 
@@ -54,9 +55,9 @@ def near_ties(chosen: set[tuple[str, float]]) -> Calibrator:
     shares[[0, 3, 6]] = (0.505, 0.51, 0.0)
     for heat in range(4):
         for place in PLACES:
-            made.put("", ("model", place, heat), Scores(1.0, sums.copy()))
-            made.put("", ("history", place, heat), Scores(1.0, sums.copy()))
-            made.put("", ("model+history", place, heat), Scores(1.0, shares.copy()))
+            for source in ("model", "history"):
+                made.put(EVERYBODY, Key("temperatures", source, place, heat), Scores(1.0, sums.copy()))
+            made.put(EVERYBODY, Key("weights", "model+history", place, heat), Scores(1.0, shares.copy()))
     return made
 
 

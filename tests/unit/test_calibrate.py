@@ -52,6 +52,7 @@ def test_what_cannot_be_calibrated_with_is_named(
     one = traces()[0]
     written(tmp_path / "bare.jsonl", one.model_copy(update={"rows": [], "top_k": 0}))
     written(tmp_path / "two.jsonl", one, one.model_copy(update={"vocab": "w"}))
+    written(tmp_path / "cut.jsonl", one.model_copy(update={"top_k": 4}))
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "prompts.jsonl").write_text('"Hello"\n', encoding="utf-8")
     for arguments, message in (
@@ -59,6 +60,7 @@ def test_what_cannot_be_calibrated_with_is_named(
         (["empty.jsonl"], "hold no reply"),
         (["bare.jsonl"], "no trace has the laws"),
         (["two.jsonl"], "different vocabularies: v, w"),
+        (["cut.jsonl"], "fewer than 20 tokens of each law"),
         (["nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["--prompts", "prompts.jsonl", "--draft", "none"], "takes a draft model"),
     ):
@@ -114,7 +116,9 @@ def test_the_mechanism_on_a_toy() -> None:
 def test_online_calibration_reaches_the_best_temperature() -> None:
     found = online(traces()[:30], start=0.3)
     assert set(found.fractions) == {"text"}
+    assert found.fraction_of_best is not None
     assert 0.95 < found.fraction_of_best <= 1.0
+    assert online(traces()[:15]).fraction_of_best is None  # too few to tell
     assert found.at_start < 0.55  # what it began with
 
 

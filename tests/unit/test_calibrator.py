@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.calibration.calibrator import Calibrator, Where, pair
+from agentspec.calibration.calibrator import Calibrator, Group, Key, Scores, Where
 from agentspec.calibration.files import (
     CalibrationFile,
     CalibrationStore,
@@ -20,7 +20,6 @@ from agentspec.calibration.files import (
 from agentspec.calibration.observe import overlap
 from agentspec.calibration.survival import Cell
 from agentspec.calibration.temper import (
-    NEUTRAL,
     TEMPERATURES,
     WEIGHTS,
     alphas,
@@ -78,11 +77,17 @@ def test_what_every_temperature_and_mixture_would_bring(seed: int) -> None:
     assert mixed_alphas(target, draft, other) == pytest.approx(expected)
 
 
-def test_a_wide_law_counts_by_its_head() -> None:
-    weights = 1.0 / np.arange(1.0, 5001.0) ** 2
+@pytest.mark.parametrize("power", [0.4, 2.0])
+def test_of_a_wide_law_what_is_estimated_is_what_is_drawn_from(power: float) -> None:
+    """A law over thousands of tokens, of which the tail weighs more the humbler it is made."""
+    weights = 1.0 / np.arange(1.0, 5001.0) ** power
     wide = Distribution(np.arange(5000, dtype=np.int64), weights / weights.sum())
-    assert alphas(wide, wide)[NEUTRAL] == pytest.approx(1.0, abs=0.01)
-    assert alphas(law(1.0), wide)[0] == 1.0
+    target = law(0.4, 0.3, 0.1, 0.1, 0.1)
+    expected = [overlap(target, tempered(wide, temperature)) for temperature in TEMPERATURES]
+    assert alphas(target, wide) == pytest.approx(expected)
+    other = Distribution(np.arange(2500, 7500, dtype=np.int64), wide.probs)
+    expected = [overlap(target, mixed(wide, other, weight)) for weight in WEIGHTS[1:-1]]
+    assert mixed_alphas(target, wide, other)[1:-1] == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------------------ what is chosen
@@ -106,7 +111,7 @@ SURE = (law(0.97, 0.03), law(0.6, 0.4))
 
 def test_a_bold_draft_is_made_humble_and_a_humble_one_bold() -> None:
     assert Calibrator().temperature("model", HERE) == 1.0
-    assert taught(BOLD, times=5).temperature("model", HERE) > 1.5
+    assert taught(BOLD, times=10).temperature("model", HERE) > 1.5
     assert taught(HUMBLE, times=5).temperature("model", HERE) < 0.7
 
 
@@ -155,8 +160,49 @@ def test_laws_are_mixed_where_that_is_better() -> None:
     assert made.calibrated({"model": first, "history": second}, HERE) is first
     for _ in range(5):
         made.learn({"model": first, "history": second}, HERE, target)
-    assert made.weight(pair("model", "history"), HERE) == 0.5
+    assert made.weight("model", "history", HERE) == 0.5
     assert overlap(made.calibrated({"model": first, "history": second}, HERE), target) > 0.9
+
+
+def test_a_source_may_have_any_name() -> None:
+    """Even one that reads like a mixture."""
+    made = Calibrator()
+    for _ in range(10):
+        made.learn({"model": BOLD[1], "history": HUMBLE[1]}, HERE, BOLD[0])
+        made.learn({"model+history": BOLD[1]}, HERE, BOLD[0])
+    assert made.temperature("model+history", HERE) > 1.0
+    key = Key("temperatures", "model", "string", 2)
+    with pytest.raises(ValueError, match="7 scores of 15 temperatures"):
+        made.put(Group("", None), key, Scores.none(len(WEIGHTS)))
+
+
+def test_what_leaves_no_choice_teaches_nothing() -> None:
+    made = taught(BOLD, times=20)
+    before = made.temperature("model", HERE)
+    for _ in range(3000):
+        made.learn({"model": law(1.0)}, HERE, law(1.0))
+    assert made.temperature("model", HERE) == before
+    assert {scores.count for _, _, scores in made.items()} == {20.0}
+
+
+def test_laws_that_are_made_at_another_temperature_are_apart() -> None:
+    made = taught(BOLD, times=20)
+    assert made.temperature("model", HERE._replace(made_at=0.2)) == 1.0
+
+
+def test_a_seed_needs_more_of_a_law_than_of_a_certain_token() -> None:
+    """Where draws share their noise, laws that overlap by 0.6 may agree in 3 of 7."""
+    target, draft = law(0.5, 0.1, 0.4), law(0.55, 0.45)
+    made = taught((target, draft), times=50)
+    assert made.temperature("model", HERE) > 0.0
+    assert made.temperature("model", HERE._replace(seeded=True)) == 0.0
+
+
+def test_lookups_are_bounded() -> None:
+    fixed = Calibrator(adapts=False)
+    for number in range(10_000):
+        fixed.temperature("model", HERE._replace(tool_set=str(number)))
+    assert len(fixed._chosen) < 5000
 
 
 def test_off_and_fixed() -> None:
@@ -171,7 +217,7 @@ def test_tool_sets_are_bounded() -> None:
     made = taught(BOLD)
     for number in range(200):
         made.learn({"model": BOLD[1]}, HERE._replace(tool_set=str(number)), BOLD[0])
-    names = {name for name, _, _ in made.items()}
+    names = {group.tool_set for group, _, _ in made.items()}
     assert len(names) <= 65
     assert {"", "199"} < names
 
@@ -211,12 +257,20 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     write_calibration(path, as_file(taught(BOLD)))
     with pytest.raises(CalibrationError, match="vocabulary v, and the target's is w"):
         read_calibration(path, vocab="w")
-    with pytest.raises(CalibrationError, match="not those of this version"):
-        as_file(taught(BOLD), temperatures=[1.0] * len(TEMPERATURES)).calibrator(adapts=True)
-    bent = json.loads(path.read_text())
+    other = tmp_path / "other.json"
+    write_calibration(other, as_file(taught(BOLD), temperatures=[1.0] * len(TEMPERATURES)))
+    with pytest.raises(CalibrationError, match=r"in .*other\.json are not those of this version"):
+        read_calibration(other)
+    sound = path.read_text()
+    bent = json.loads(sound)
     bent["scores"][0]["alpha"].pop()
     path.write_text(json.dumps(bent))
     with pytest.raises(CalibrationError, match="are not of the temperatures"):
+        read_calibration(path)
+    bent = json.loads(sound)
+    bent["survival"] = [{"source": "a", "place": "b", "level": 1, "heat": 0, "accepted": 2, "count": 1}]
+    path.write_text(json.dumps(bent))
+    with pytest.raises(CalibrationError, match="more proposals were accepted"):
         read_calibration(path)
     with pytest.raises(CalibrationError, match="cannot be written"):
         write_calibration(path / "below", as_file(Calibrator()))

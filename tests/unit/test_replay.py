@@ -31,6 +31,7 @@ from agentspec.engine.core import Core
 from agentspec.engine.cost import Costs
 from agentspec.engine.request import Request
 from agentspec.engine.stream import Channel, Stream
+from agentspec.errors import TraceError
 from agentspec.testing import TableModel, TableVocab
 from agentspec.types import Distribution
 
@@ -72,7 +73,7 @@ def run(
                 draft_temperature=draft_temperature,
                 verifier="token_wise",
             ),
-            recorded=N_VOCAB,
+            recorded=64,
         )
         core.add(request, channel)
         while core.busy():
@@ -149,6 +150,16 @@ def test_forced_positions_are_left_out() -> None:
     assert step.knows("model")
     assert not step._replace(forced=True).knows("model")
     assert not step._replace(target_probs=None).knows("model")
+
+
+def test_the_sampling_of_a_trace_may_be_anything_that_has_a_temperature() -> None:
+    odd = traces()[0].model_copy(
+        update={"sampling": {"temperature": 1.2, "logit_bias": {"5": None}, "new": 1}}
+    )
+    assert steps(odd)[0].where.heat == 3
+    assert steps(odd.model_copy(update={"sampling": {}}))[0].where.heat == 0
+    with pytest.raises(TraceError, match="the temperature of a trace"):
+        steps(odd.model_copy(update={"sampling": {"temperature": "hot"}}))
 
 
 def law(*probs: float) -> Distribution:
