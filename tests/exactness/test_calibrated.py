@@ -45,12 +45,13 @@ class Watched(Calibrator):
         return found
 
 
-def near_ties(chosen: set[tuple[str, float]]) -> Calibrator:
+def near_ties(chosen: set[tuple[str, float]], verifier: str) -> Calibrator:
     """Between being certain, bold, as it is and humble there is less than one block shows."""
     made = Watched()
     made.chosen = chosen
     sums = np.zeros(len(TEMPERATURES))
-    sums[[0, 3, 7, 10]] = (0.51, 0.505, 0.0, 0.505)
+    drawn = 0.671 if verifier == "seed_invariant" else 0.505  # which counts as 0.505 there
+    sums[[0, 3, 7, 10]] = (0.51, drawn, 0.0, drawn)
     shares = np.zeros(len(WEIGHTS))
     shares[[0, 3, 6]] = (0.505, 0.51, 0.0)
     for heat in range(4):
@@ -100,7 +101,7 @@ def test_the_law_is_kept_while_parameters_adapt(drafts: str, verifier: str, cost
         sampling=WARM,
         options=DraftOptions.parse({"max_block": 2, "max_model_tokens": 2, "verifier": verifier}),
         costs=Costs.free if costs == "free" else lambda: Costs.given(lambda n: 1 + 0.25 * n),
-        calibrator=lambda: near_ties(chosen),
+        calibrator=lambda: near_ties(chosen, verifier),
     )
     expected = target_law(target(), PROMPT, length=length, sampling=WARM)
     assert total_variation(expected, actual) <= BOUND
@@ -122,7 +123,7 @@ def test_two_sequences_that_teach_each_other_are_independent(verifier: str) -> N
             [soft_draft(N_VOCAB)],
             rules=enumerated(chance),
             costs=Costs.free(),
-            calibrator=near_ties(set()),
+            calibrator=near_ties(set(), verifier),
         )
         channels = [Channel(), Channel()]
         for prompt, channel in zip(prompts, channels, strict=True):
