@@ -93,18 +93,20 @@ def target() -> TableModel:
 @pytest.mark.parametrize("costs", ["free", "scarce"])
 def test_the_law_is_kept_while_parameters_adapt(drafts: str, verifier: str, costs: str) -> None:
     chosen: set[tuple[str, float]] = set()
-    length = 3 if verifier == "seed_invariant" else 4  # it has more to enumerate
+    most = 1 if verifier == "seed_invariant" else 2  # it has more to enumerate
     actual = engine_law(
         target,
         DRAFTS[drafts],
-        length=length,
+        length=4,
         sampling=WARM,
-        options=DraftOptions.parse({"max_block": 2, "max_model_tokens": 2, "verifier": verifier}),
+        options=DraftOptions.parse({"max_block": most, "max_model_tokens": most, "verifier": verifier}),
         costs=Costs.free if costs == "free" else lambda: Costs.given(lambda n: 1 + 0.25 * n),
         calibrator=lambda: near_ties(chosen, verifier),
     )
-    expected = target_law(target(), PROMPT, length=length, sampling=WARM)
+    expected = target_law(target(), PROMPT, length=4, sampling=WARM)
     assert total_variation(expected, actual) <= BOUND
+    if verifier == "seed_invariant" and drafts != "model":
+        return  # of these, the best token for certain stays the best choice
     assert len({found for source, found in chosen if source == "model"}) > 1  # it did adapt
     if drafts == "two laws" and costs == "free":
         assert len({found for source, found in chosen if source == "model+history"}) > 1
