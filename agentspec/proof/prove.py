@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from agentspec.calibration.calibrator import Calibrator
 from agentspec.config import DraftOptions, GenerationOptions, ProofOptions, SamplingOptions
 from agentspec.drafts.base import Draft
 from agentspec.engine.core import Core
@@ -184,7 +185,14 @@ class _Prover:
         done: int = 0,
     ) -> list[Tokens]:
         pair = self._pair
-        core = Core(pair.target, pair.vocab, pair.drafts, rules=rules, costs=Costs.free())
+        core = Core(
+            pair.target,
+            pair.vocab,
+            pair.drafts,
+            rules=rules,
+            costs=Costs.free(),
+            calibrator=Calibrator(neutral=True),  # a calibrated draft is less wrong, and shows less
+        )
         steps = itertools.count(done + 1)
         return generate(
             core,

@@ -24,6 +24,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from agentspec.calibration.calibrator import Calibrator
 from agentspec.config import DraftOptions, GenerationOptions, RuntimeOptions, SamplingOptions
 from agentspec.drafts.base import Draft, DraftRequest, Offer
 from agentspec.drafts.model import ModelDraft
@@ -95,7 +96,10 @@ class Sampler:
         self, drafts: Sequence[Draft], rules: Rules, *, tokens: int, samples: int | None = None
     ) -> tuple[Arm, Counts]:
         counts = Counts()
-        core = Core(self._target, self._vocab, drafts, rules=rules, costs=Costs.free())
+        as_they_are = Calibrator(neutral=True)  # a calibrated draft is less wrong, and shows less
+        core = Core(
+            self._target, self._vocab, drafts, rules=rules, costs=Costs.free(), calibrator=as_they_are
+        )
         self._arms += 1
         each = -(-(samples or self.samples) // len(self._prompts))
         seeds = np.random.default_rng(self._arms).integers(2**63, size=each * len(self._prompts))
