@@ -10,8 +10,8 @@ import pytest
 from agentspec import ChatAgentSpec
 from agentspec.bench.calibration_run import bench_calibration
 from agentspec.bench.options import CalibrationBenchOptions
-from agentspec.calibration.calibrator import Where
-from agentspec.calibration.files import read_calibration
+from agentspec.calibration.calibrator import Calibrator, Where
+from agentspec.calibration.files import CalibrationFile, read_calibration, write_calibration
 from agentspec.calibration.steps import steps
 from agentspec.calibration.traces import read_traces
 from agentspec.config import RuntimeOptions
@@ -69,9 +69,8 @@ def test_prompts_to_a_calibration_that_a_model_takes(
 
 def test_a_calibration_of_another_vocabulary_is_refused(small_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
-    empty = {"temperatures": [1.0], "weights": [1.0], "scores": [], "survival": []}
-    head = {"version": "calibration.v1", "model": "m", "draft": None, "vocab": "v", "made": "offline"}
-    path.write_text(json.dumps({**head, **empty}), encoding="utf-8")
+    other = CalibrationFile.of(Calibrator(), model="m", draft=None, vocab="v", made="offline")
+    write_calibration(path, other)
     chat = ChatAgentSpec(model=str(small_model), n_ctx=512, calibration=str(path))
     with pytest.raises(CalibrationError, match=r"other\.json is for m"):
         chat.invoke("Hello")
@@ -112,15 +111,16 @@ def test_what_is_learned_online_is_kept_and_traced(
 def test_the_bench_runs(small_model: Path) -> None:
     model = str(small_model)
     told: set[str] = set()
-    for part in ("bad-draft", "useless"):
+    for part in ("bad-draft", "mechanism"):
         options = CalibrationBenchOptions.parse({"replies": 3, "max_tokens": 12, "rounds": 1, "only": part})
         found = bench_calibration(
             model, model, model, options, RuntimeOptions(), report=lambda part, _: told.add(part)
         )
         if part == "bad-draft":
             assert found.bad_draft is not None
-            assert found.bad_draft.before > 1.0
-            assert found.as_json()["offline_gain"]
+            assert found.bad_draft.before >= 1.0
         else:
-            assert found.cost_when_useless is not None
-    assert told == {"bad draft", "useless"}
+            assert found.mechanism is not None
+            assert found.price is not None
+            assert found.mechanism["confident"].accepted_length < found.mechanism["humble"].accepted_length
+    assert told == {"bad draft", "mechanism"}
