@@ -74,7 +74,7 @@ def calibration_command(
     back what confidence lost, and to cost nothing where there is nothing to bring back. Accepted lengths by
     draft temperature, by kind of place and by rule of draft length are replayed from recorded replies.
 
-    Half an hour on two CPU cores. `--only toy` takes seconds and no model.
+    An hour or more on two CPU cores. `--only toy` takes seconds and no model.
     """
     from agentspec.bench.calibration_run import bench_calibration
     from agentspec.config import RuntimeOptions
